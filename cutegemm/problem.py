@@ -1,0 +1,123 @@
+"""What a call asks of a kernel, in plain numbers: sizes, majors, alignments, dtypes and the epilogue graph.
+
+Nothing here knows torch: `cutegemm.normalize` makes a `Problem` of tensors, the planner makes one of sizes alone.
+A `Signature` holds everything a compiled kernel depends on besides its configuration and architecture, so two calls
+with equal signatures can share a kernel; a `Problem` adds the sizes that the planner chooses a configuration by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from cutegemm.dtypes import lookup
+
+if TYPE_CHECKING:
+    from cutegemm.fusion.graph import Graph
+
+Role = Literal["a", "b", "c", "out", "tile", "row", "col", "scalar"]
+
+#: The widest access any kernel makes, in bytes; alignment beyond it is worth nothing.
+MAX_ALIGN = 16
+
+_MAJORS: dict[str, tuple[str, ...]] = {  # a role's name for "this dimension is contiguous", by dimension
+    "a": ("m", "k"),
+    "b": ("k", "n"),
+    "c": ("m", "n"),
+    "out": ("m", "n"),
+    "tile": ("m", "n"),
+    "row": ("n",),
+    "col": ("m",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How a kernel may touch one tensor.
+
+    `major` names the contiguous dimension: A: `"k"`, `"m"`; B: `"k"`, `"n"`; C, outputs and Tile: `"n"`, `"m"`;
+    Row: `"n"`; Col: `"m"`; or `"strided"` where there is none. A Scalar is `"float"` (passed by value) or
+    `"tensor"` (a 0-d device tensor).
+    `align` is the alignment in bytes, 1 to 16, that the pointer and every stride but the contiguous one share.
+    """
+
+    dtype: str
+    major: str
+    align: int
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Everything about a call that a compiled kernel depends on, besides its configuration and architecture.
+
+    `c` is None when C is absent or `beta` is the float 0. `operands` follow `epilogue.operands`. `alpha` and `beta`
+    are `"float"` or `"tensor"`: their values are run-time arguments.
+    """
+
+    a: Access
+    b: Access
+    c: Access | None
+    outputs: tuple[Access, ...]
+    epilogue: Graph
+    operands: tuple[Access, ...]
+    alpha: str
+    beta: str
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A `Signature` and its sizes: D (batch, m, n) = epilogue(alpha * A (batch, m, k) @ B (batch, k, n) + beta * C).
+
+    `alpha` given as the float 0 is a problem with `k == 0`: A and B are not read.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    signature: Signature
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the products: 2·batch·m·n·k."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+
+def alignment(numbers: Iterable[int], *, limit: int = MAX_ALIGN) -> int:
+    """The largest power of two up to `limit` that divides all of `numbers` (an address and strides, in bytes)."""
+    bits = limit
+    for number in numbers:
+        bits |= number
+    return bits & -bits
+
+
+def access(role: Role, dtype: str, sizes: Sequence[int], strides: Sequence[int], *, address: int = 0) -> Access:
+    """The `Access` of a tensor in `role`, from its metadata.
+
+    `sizes` and `strides` (in elements) end in the role's own dimensions: two, or one for a Row or Col; what precedes
+    them is the batch. `address` is the pointer in bytes. A stride of a size-1 dimension means nothing, so such a
+    dimension is contiguous where no longer one is. A tensor with no contiguous dimension is aligned to its element.
+    """
+    itemsize = lookup(dtype).itemsize
+    if role == "scalar":
+        return Access(dtype, "tensor", alignment((address,), limit=itemsize))
+    own = len(_MAJORS[role])
+    first = len(sizes) - own
+    contiguous = _contiguous(sizes[first:], strides[first:])
+    if contiguous is None:
+        return Access(dtype, "strided", alignment((address,), limit=itemsize))
+    pitches = [
+        stride * itemsize
+        for i, (size, stride) in enumerate(zip(sizes, strides, strict=True))
+        if size > 1 and i != first + contiguous
+    ]
+    return Access(dtype, _MAJORS[role][contiguous], alignment((address, *pitches)))
+
+
+def _contiguous(sizes: Sequence[int], strides: Sequence[int]) -> int | None:
+    """The dimension to walk contiguously: the last of stride 1, else the last of at most one element, else None."""
+    dims = range(len(sizes) - 1, -1, -1)
+    unit = (i for i in dims if sizes[i] > 1 and strides[i] == 1)
+    single = (i for i in dims if sizes[i] <= 1)
+    return next(unit, next(single, None))
