@@ -1,0 +1,1 @@
+"""Hand-written CUDA kernels, imported as ``cutegemm.hand_kernels``. There are none yet."""
