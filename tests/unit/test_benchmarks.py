@@ -1,0 +1,143 @@
+"""The benchmark harness where no GPU is needed: statistics, suites, the results' form and the report."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import report, suites
+from benchmarks.results import RESULTS, Results, Row, find
+from benchmarks.timing import Effort, contest, host_us, input_sets
+
+
+class StubDevice:
+    """A clock on which a replay lasts what its contender's list says next, and that keeps the order of replays."""
+
+    def __init__(self, **ms: list[float]) -> None:
+        self.ms = ms
+        self.log: list[tuple[str, int]] = []
+        self.replays = {name: (lambda name=name: name) for name in ms}
+
+    def clock(self, replay, repeats: int) -> float:
+        name = replay()
+        self.log.append((name, repeats))
+        times = self.ms[name]
+        return repeats * (times.pop(0) if len(times) > 1 else times[0])
+
+
+def test_a_figure_is_the_median_of_rounds_per_call() -> None:
+    device = StubDevice(ours=[1.0, 1.0, 9.0, 2.0, 1.0, 1.0])  # one 1.0 is spent on finding the repeats
+    times = contest(device.replays, calls=4, clock=device.clock, effort=Effort(min_ms=1.0, rounds=5))
+    assert times == {"ours": pytest.approx(1.0e3 / 4)}
+
+
+def test_contenders_take_turns_in_every_round() -> None:
+    device = StubDevice(ours=[50.0], theirs=[60.0])
+    times = contest(device.replays, calls=1, clock=device.clock, effort=Effort(min_ms=30.0, rounds=3))
+    assert [name for name, _ in device.log[2:]] == ["ours", "theirs"] * 3
+    assert times == {"ours": 50_000.0, "theirs": 60_000.0}
+
+
+def test_every_sample_lasts_the_minimum_time() -> None:
+    device = StubDevice(fast=[0.01], slow=[100.0])
+    contest(device.replays, calls=1, clock=device.clock, effort=Effort(min_ms=30.0, rounds=2))
+    samples = device.log[-4:]
+    assert {name: repeats for name, repeats in samples} == {"fast": 3000, "slow": 1}
+
+
+def test_input_sets_exceed_three_times_the_l2() -> None:
+    assert input_sets(100, 1000) == 31
+    assert input_sets(3000, 1000) == 2
+    assert input_sets(3001, 1000) == 1
+    assert input_sets(0, 1 << 30, most=64) == 64
+
+
+def test_host_time_counts_the_timed_calls_only() -> None:
+    made = []
+    assert host_us(lambda: made.append(0), lambda: None, calls=50) < 1e4
+    assert len(made) == 100
+
+
+def test_the_standard_suite_holds_the_known_groups() -> None:
+    cases = suites.load("standard")
+    assert [c.group for c in cases if (c.m, c.n, c.k) == (4096, 10240, 8192)] == ["prefill"]
+    assert {c.group for c in cases} == {"decode", "prefill", "wgrad", "splitk", "square", "waves", "ragged"}
+    assert len(cases) == 52 and {(c.dtype, c.layout, c.epilogue) for c in cases} == {("bf16", "tn", "none")}
+
+
+def test_a_suite_names_epilogues_by_group() -> None:
+    fused = [c.epilogue for c in suites.load("foundation") if c.group == "fused"]
+    assert fused == ["none", "bias_gelu"]
+
+
+def test_an_unknown_suite_lists_what_there_is() -> None:
+    with pytest.raises(ValueError, match=r"'nope'.*foundation.*standard"):
+        suites.load("nope")
+
+
+ROW = Row("square", 4096, 2048, 1024, 1, "bf16", "tn", "none", "cutegemm", "k", 100.0, True, 0.25)
+FILE = Results(
+    "NVIDIA Test", "580.1", {"torch": "2"}, "abc", "2026-01-01", "s", (ROW, dataclasses.replace(ROW, m=8)), {"x_us": 1.5}
+)
+
+
+def test_results_survive_writing_and_reading(tmp_path: Path) -> None:
+    path = tmp_path / "gpu" / "a.json"
+    FILE.write(path)
+    assert Results.read(path) == FILE
+    assert list(find(tmp_path)) == [("gpu/a.json", FILE)]
+
+
+@pytest.mark.parametrize("spoil", ["missing", "extra", "row"])
+def test_a_file_of_another_form_is_refused_by_name(tmp_path: Path, spoil: str) -> None:
+    path = tmp_path / "a.json"
+    FILE.write(path)
+    data = json.loads(path.read_text())
+    if spoil == "missing":
+        del data["driver"]
+    elif spoil == "extra":
+        data["mood"] = "good"
+    else:
+        del data["rows"][0]["us"]
+    path.write_text(json.dumps(data))
+    with pytest.raises(ValueError, match=r"a\.json is not a results file.*(driver|mood|us)"):
+        Results.read(path)
+
+
+def test_committed_results_have_the_form_and_only_right_results_are_timed() -> None:
+    for path, results in find(RESULTS):
+        for row in results.rows:
+            assert (row.us is not None) == row.ok, f"{path}: {row}"
+
+
+def test_throughput_is_two_operations_a_product() -> None:
+    assert ROW.tflops == pytest.approx(2 * 4096 * 2048 * 1024 / 100e-6 / 1e12)
+
+
+def test_the_report_gives_both_sides_and_their_ratio() -> None:
+    theirs = dataclasses.replace(ROW, contender="cublas", us=150.0)
+    wrong = dataclasses.replace(ROW, contender="other", us=None, ok=False)
+    text = report.render([("gpu/a.json", dataclasses.replace(FILE, rows=(ROW, theirs, wrong)))])
+    cells = "4096×2048×1024 | bf16 tn | none | 100.0 | 150.0 | wrong result | 172 | 1.50 |  |"
+    assert cells in text and "NVIDIA Test" in text and "`x_us`: 1.5" in text
+
+
+def test_a_long_table_is_folded_under_its_geometric_mean() -> None:
+    rows = [dataclasses.replace(ROW, m=m, contender=c, us=us) for m in range(13) for c, us in (("a", 1.0), ("b", 2.0))]
+    text = report.render([("p", dataclasses.replace(FILE, rows=tuple(rows)))])
+    assert "<summary>13 problems; b ÷ a: geometric mean 2.00 of 13</summary>" in text
+
+
+def test_the_report_replaces_only_what_stands_between_the_markers() -> None:
+    text = f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n"
+    assert report.rewrite(text, "new") == f"before\n{report.BEGIN}\nnew\n{report.END}\nafter\n"
+    for bad in ("", report.BEGIN, f"{report.END}{report.BEGIN}", text + text):
+        with pytest.raises(ValueError, match="once each"):
+            report.rewrite(bad, "new")
+
+
+def test_the_readme_is_what_the_results_give() -> None:
+    assert report.main(["--check"]) == 0
