@@ -26,7 +26,7 @@ def render(files: Iterable[tuple[str, Results]]) -> str:
 
 
 def rewrite(text: str, section: str) -> str:
-    """`text` with what stands between the markers replaced. Raises ValueError without one pair of them in order."""
+    """`text` with what stands between the markers replaced. Raises ValueError unless there is one pair."""
     head, begin, rest = text.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not (begin and end) or BEGIN in tail or END in tail:
@@ -72,8 +72,10 @@ def _table(rows: tuple[Row, ...]) -> str:
     table = "\n".join(lines)
     if len(problems) <= LONG:
         return table
-    means = [f"{o} ÷ {ours}: geometric mean {geometric_mean(r):.2f} of {len(r)}" for o, r in ratios.items() if r]
-    summary = "; ".join([f"{len(problems)} problems", *means])
+    summary = f"{len(problems)} problems"
+    for other, values in ratios.items():
+        if values:
+            summary += f"; {other} ÷ {ours}: geometric mean {geometric_mean(values):.2f} of {len(values)}"
     return f"<details><summary>{summary}</summary>\n\n{table}\n\n</details>"
 
 

@@ -13,11 +13,11 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One contender on one problem. `us` is None where the result was wrong (`ok` false) and so was not timed.
+    """One contender on one problem; `us` is None where the result was wrong (`ok` false): it is not timed.
 
-    `layout` names A's and B's storage as BLAS does: "t", then "n", where the K elements of a row of A, then of a
-    column of B, are contiguous. `rel_err` is the largest error against fp64, over the error that the dtypes and K
-    allow: 1.0 is the limit. `kernel` says what ran, as far as the contender can tell.
+    `layout` names A's and B's storage as BLAS does: "tn" where the K elements of a row of A are contiguous, and
+    those of a column of B. `rel_err` is the largest error against fp64 over the largest magnitude of the
+    reference. `kernel` says what ran, as far as the contender can tell.
     """
 
     group: str

@@ -1,8 +1,9 @@
 """How long a call takes on the GPU: cold L2, CUDA graphs, events, contenders in turn.
 
-Each contender is captured in a graph that calls it once per input set; the sets together exceed three times the L2,
-so every call reads operands that have left the cache. Replays are timed with events for a minimum time, and the
-contenders take turns within every round so that clocks and temperature are shared. A figure is a median of rounds.
+Each contender is captured in a graph that calls it once per input set; the sets together exceed three times
+the L2, so every call reads operands that have left the cache. Replays are timed with events for a minimum time,
+and the contenders take turns within every round so that clocks and temperature are shared. A figure is a median
+of rounds.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def input_sets(bytes_per_set: int, l2_bytes: int, *, most: int = 4096) -> int:
     return max(1, min(most, 3 * l2_bytes // max(bytes_per_set, 1) + 1))
 
 
-def contest(replays: Mapping[str, Replay], calls: int, clock: Clock, effort: Effort = FULL) -> dict[str, float]:
+def contest(
+    replays: Mapping[str, Replay], calls: int, clock: Clock, effort: Effort = FULL
+) -> dict[str, float]:
     """Microseconds per call of every contender; a replay makes `calls` calls."""
     repeats = {name: _repeats(replay, clock, effort.min_ms) for name, replay in replays.items()}
     samples: dict[str, list[float]] = {name: [] for name in replays}
@@ -45,7 +48,7 @@ def contest(replays: Mapping[str, Replay], calls: int, clock: Clock, effort: Eff
 
 
 def _repeats(replay: Replay, clock: Clock, min_ms: float) -> int:
-    """How many replays last `min_ms`, found by doubling: one replay alone is too short to extrapolate from."""
+    """How many replays last `min_ms`, found by doubling: a single one is too short to extrapolate from."""
     repeats = 1
     while (ms := clock(replay, repeats)) < min_ms / 2:
         repeats *= 2
@@ -66,7 +69,7 @@ def event_clock(replay: Replay, repeats: int) -> float:
 
 
 def capture(calls: Sequence[Callable[[], object]]) -> Replay:
-    """A replay of one CUDA graph that makes `calls` in order. Each is made once before, to compile and to warm up."""
+    """A replay of one CUDA graph that makes `calls` in order. Each is made once before, to compile."""
     import torch
 
     side = torch.cuda.Stream()

@@ -11,7 +11,7 @@ SUITES = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One problem of a suite: D (m, n) = epilogue(A (m, k) @ B (k, n)); `layout` as in `benchmarks.results.Row`."""
+    """One problem of a suite: D (m, n) = epilogue(A (m, k) @ B (k, n)), with `layout` as in `results.Row`."""
 
     group: str
     m: int

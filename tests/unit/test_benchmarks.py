@@ -14,7 +14,7 @@ from benchmarks.timing import Effort, contest, host_us, input_sets
 
 
 class StubDevice:
-    """A clock on which a replay lasts what its contender's list says next, and that keeps the order of replays."""
+    """A clock on which a replay lasts what its contender's list says next; it logs the replays."""
 
     def __init__(self, **ms: list[float]) -> None:
         self.ms = ms
@@ -45,7 +45,7 @@ def test_every_sample_lasts_the_minimum_time() -> None:
     device = StubDevice(fast=[0.01], slow=[100.0])
     contest(device.replays, calls=1, clock=device.clock, effort=Effort(min_ms=30.0, rounds=2))
     samples = device.log[-4:]
-    assert {name: repeats for name, repeats in samples} == {"fast": 3000, "slow": 1}
+    assert dict(samples) == {"fast": 3000, "slow": 1}
 
 
 def test_input_sets_exceed_three_times_the_l2() -> None:
@@ -80,7 +80,14 @@ def test_an_unknown_suite_lists_what_there_is() -> None:
 
 ROW = Row("square", 4096, 2048, 1024, 1, "bf16", "tn", "none", "cutegemm", "k", 100.0, True, 0.25)
 FILE = Results(
-    "NVIDIA Test", "580.1", {"torch": "2"}, "abc", "2026-01-01", "s", (ROW, dataclasses.replace(ROW, m=8)), {"x_us": 1.5}
+    gpu="NVIDIA Test",
+    driver="580.1",
+    versions={"torch": "2"},
+    commit="abc",
+    date="2026-01-01",
+    suite="s",
+    rows=(ROW, dataclasses.replace(ROW, m=8)),
+    scalars={"x_us": 1.5},
 )
 
 
@@ -126,7 +133,8 @@ def test_the_report_gives_both_sides_and_their_ratio() -> None:
 
 
 def test_a_long_table_is_folded_under_its_geometric_mean() -> None:
-    rows = [dataclasses.replace(ROW, m=m, contender=c, us=us) for m in range(13) for c, us in (("a", 1.0), ("b", 2.0))]
+    sides = (("a", 1.0), ("b", 2.0))
+    rows = [dataclasses.replace(ROW, m=m, contender=c, us=us) for m in range(13) for c, us in sides]
     text = report.render([("p", dataclasses.replace(FILE, rows=tuple(rows)))])
     assert "<summary>13 problems; b ÷ a: geometric mean 2.00 of 13</summary>" in text
 
