@@ -15,8 +15,8 @@ RESULTS = Path(__file__).parent / "results"
 class Row:
     """One contender on one problem; `us` is None where the result was wrong (`ok` false): it is not timed.
 
-    `layout` names A's and B's storage as BLAS does: "tn" where the K elements of a row of A are contiguous, and
-    those of a column of B. `rel_err` is the largest error against fp64 over the largest magnitude of the
+    `layout` names A's and B's storage as BLAS does: "tn" where the K elements of a row of A are contiguous,
+    and those of a column of B. `rel_err` is the largest error against fp64 over the largest magnitude of the
     reference. `kernel` says what ran, as far as the contender can tell.
     """
 

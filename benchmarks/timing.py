@@ -1,9 +1,9 @@
 """How long a call takes on the GPU: cold L2, CUDA graphs, events, contenders in turn.
 
 Each contender is captured in a graph that calls it once per input set; the sets together exceed three times
-the L2, so every call reads operands that have left the cache. Replays are timed with events for a minimum time,
-and the contenders take turns within every round so that clocks and temperature are shared. A figure is a median
-of rounds.
+the L2, so every call reads operands that have left the cache. Replays are timed with events for a minimum
+time, and the contenders take turns within every round so that clocks and temperature are shared. A figure is
+a median of rounds.
 """
 
 from __future__ import annotations
