@@ -1,7 +1,8 @@
 """Every error that cutegemm raises on purpose.
 
 All of them derive from :class:`CuteGemmError` and from the built-in exception a caller would expect, so both
-``except CuteGemmError`` and ``except ValueError`` work. They are raised before anything is launched or written.
+``except CuteGemmError`` and ``except ValueError`` work. They are raised before anything is launched or
+written.
 """
 
 from __future__ import annotations
