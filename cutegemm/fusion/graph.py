@@ -40,8 +40,8 @@ class Op(NamedTuple):
 
 
 def _real(count: int, *, commutative: bool = False, infix: str = "") -> Op:
-    takes: tuple[Type, ...] = ("f32",) * count
-    return Op(takes, "f32", commutative, infix)
+    takes: list[Type] = ["f32"] * count
+    return Op(tuple(takes), "f32", commutative, infix)
 
 
 #: Every kind of node. `acc`, `operand` and `const` are leaves; `even` and `odd` are the two halves of `pair`.

@@ -179,7 +179,7 @@ def _refuse(method: str, what: str) -> None:
 
 
 for _method, _what in {
-    "__bool__": "the truth of a traced value (if, and, or, not, min, max, a < b < c); use ops.where and & | ~",
+    "__bool__": "truth of a traced value (if, and, or, not, min, max, a < b < c); use ops.where and & | ~",
     "__float__": "float() of a traced value (math functions call it); use cutegemm.ops",
     "__int__": "int() of a traced value",
     "__index__": "a traced value as an index",
