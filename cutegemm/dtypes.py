@@ -63,7 +63,8 @@ _BY_NAME = {dtype.name: dtype for dtype in _ALL}
 
 
 def lookup(name: str | DType) -> DType:
-    """The `DType` called `name`, in this package's spelling or torch's (`"bf16"`, `"bfloat16"`, `"torch.bfloat16"`).
+    """The `DType` called `name`, in this package's spelling or torch's (`"bf16"`, `"bfloat16"`,
+    `"torch.bfloat16"`).
 
     Raises `DTypeError` for a name that is neither.
     """
@@ -72,7 +73,9 @@ def lookup(name: str | DType) -> DType:
     key = name.removeprefix("torch.")
     found = _BY_NAME.get(_ALIASES.get(key, key))
     if found is None:
-        raise DTypeError(f"unknown dtype {name!r}: expected one of {', '.join(_BY_NAME)} or torch's name for it")
+        raise DTypeError(
+            f"unknown dtype {name!r}: expected one of {', '.join(_BY_NAME)} or torch's name for it"
+        )
     return found
 
 

@@ -1,8 +1,9 @@
 """What a call asks of a kernel, in plain numbers: sizes, majors, alignments, dtypes and the epilogue graph.
 
-Nothing here knows torch: `cutegemm.normalize` makes a `Problem` of tensors, the planner makes one of sizes alone.
-A `Signature` holds everything a compiled kernel depends on besides its configuration and architecture, so two calls
-with equal signatures can share a kernel; a `Problem` adds the sizes that the planner chooses a configuration by.
+Nothing here knows torch: `cutegemm.normalize` makes a `Problem` of tensors, the planner makes one of sizes
+alone. A `Signature` holds everything a compiled kernel depends on besides its configuration and architecture,
+so two calls with equal signatures can share a kernel; a `Problem` adds the sizes that the planner chooses a
+configuration by.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ _MAJORS: dict[str, tuple[str, ...]] = {  # a role's name for "this dimension is 
 class Access:
     """How a kernel may touch one tensor.
 
-    `major` names the contiguous dimension: A: `"k"`, `"m"`; B: `"k"`, `"n"`; C, outputs and Tile: `"n"`, `"m"`;
-    Row: `"n"`; Col: `"m"`; or `"strided"` where there is none. A Scalar is `"float"` (passed by value) or
-    `"tensor"` (a 0-d device tensor).
-    `align` is the alignment in bytes, 1 to 16, that the pointer and every stride but the contiguous one share.
+    `major` names the contiguous dimension: A: `"k"`, `"m"`; B: `"k"`, `"n"`; C, outputs and Tile: `"n"`,
+    `"m"`; Row: `"n"`; Col: `"m"`; or `"strided"` where there is none. A Scalar is `"float"` (passed by value)
+    or `"tensor"` (a 0-d device tensor).
+    `align` is the alignment in bytes, 1 to 16, that the pointer and every stride but the contiguous one
+    share.
     """
 
     dtype: str
@@ -51,8 +53,8 @@ class Access:
 class Signature:
     """Everything about a call that a compiled kernel depends on, besides its configuration and architecture.
 
-    `c` is None when C is absent or `beta` is the float 0. `operands` follow `epilogue.operands`. `alpha` and `beta`
-    are `"float"` or `"tensor"`: their values are run-time arguments.
+    `c` is None when C is absent or `beta` is the float 0. `operands` follow `epilogue.operands`. `alpha` and
+    `beta` are `"float"` or `"tensor"`: their values are run-time arguments.
     """
 
     a: Access
@@ -67,7 +69,8 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A `Signature` and its sizes: D (batch, m, n) = epilogue(alpha * A (batch, m, k) @ B (batch, k, n) + beta * C).
+    """A `Signature` and its sizes: D (batch, m, n) = epilogue(alpha * A (batch, m, k) @ B (batch, k, n) +
+    beta * C).
 
     `alpha` given as the float 0 is a problem with `k == 0`: A and B are not read.
     """
@@ -85,19 +88,22 @@ class Problem:
 
 
 def alignment(numbers: Iterable[int], *, limit: int = MAX_ALIGN) -> int:
-    """The largest power of two up to `limit` that divides all of `numbers` (an address and strides, in bytes)."""
+    """The largest power of two up to `limit` that divides all of `numbers`: an address, strides in bytes."""
     bits = limit
     for number in numbers:
         bits |= number
     return bits & -bits
 
 
-def access(role: Role, dtype: str, sizes: Sequence[int], strides: Sequence[int], *, address: int = 0) -> Access:
+def access(
+    role: Role, dtype: str, sizes: Sequence[int], strides: Sequence[int], *, address: int = 0
+) -> Access:
     """The `Access` of a tensor in `role`, from its metadata.
 
-    `sizes` and `strides` (in elements) end in the role's own dimensions: two, or one for a Row or Col; what precedes
-    them is the batch. `address` is the pointer in bytes. A stride of a size-1 dimension means nothing, so such a
-    dimension is contiguous where no longer one is. A tensor with no contiguous dimension is aligned to its element.
+    `sizes` and `strides` (in elements) end in the role's own dimensions: two, or one for a Row or Col; what
+    precedes them is the batch. `address` is the pointer in bytes. A stride of a size-1 dimension means
+    nothing, so such a dimension is contiguous where no longer one is. A tensor with no contiguous dimension
+    is aligned to its element.
     """
     itemsize = lookup(dtype).itemsize
     if role == "scalar":
@@ -116,7 +122,7 @@ def access(role: Role, dtype: str, sizes: Sequence[int], strides: Sequence[int],
 
 
 def _contiguous(sizes: Sequence[int], strides: Sequence[int]) -> int | None:
-    """The dimension to walk contiguously: the last of stride 1, else the last of at most one element, else None."""
+    """The last dimension of stride 1, else the last of at most one element, else None."""
     dims = range(len(sizes) - 1, -1, -1)
     unit = (i for i in dims if sizes[i] > 1 and strides[i] == 1)
     single = (i for i in dims if sizes[i] <= 1)

@@ -1,0 +1,117 @@
+"""`gemm` and what its callers need beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from cutegemm import options, reference
+from cutegemm.errors import ArgumentError, DTypeError, ShapeError
+from cutegemm.normalize import allocate, check, gather, parse, prepare
+
+if TYPE_CHECKING:
+    from cutegemm.fusion.trace import BoundEpilogue, Epilogue
+
+
+def gemm(
+    a: Tensor,
+    b: Tensor,
+    *,
+    epilogue: Epilogue | BoundEpilogue | None = None,
+    c: Tensor | None = None,
+    alpha: float | Tensor = 1.0,
+    beta: float | Tensor | None = None,
+    out: Tensor | Sequence[Tensor] | Mapping[str, Tensor] | None = None,
+    out_dtype: torch.dtype | Sequence[torch.dtype | None] | Mapping[str, torch.dtype] | None = None,
+    precision: str | None = None,
+    split_k: int | Literal["auto", "stream"] = "auto",
+    padding: Literal["auto", "predicate", "copy"] = "auto",
+    deterministic: bool = True,
+    batch_invariant: bool = False,
+    kernel: str | None = None,
+    jit: Literal["forbid"] | None = None,
+) -> Any:
+    """D = cast(epilogue(alpha * (A @ B) + beta * C, operands…)), the epilogue fused into the kernel.
+
+    Args:
+        a: (…, M, K), any strides. fp16 or bf16 on CUDA; fp32, fp64 and int8 on the CPU too.
+        b: (…, K, N), of `a`'s dtype and device; batches broadcast as in `torch.matmul`.
+        epilogue: a function under `@epilogue` with its operands bound, or several composed with `>>`.
+            Row is (N,) or (*batch, N), Col (M,) or (*batch, M), Tile (M, N) or (*batch, M, N), Scalar a
+            number or a 0-d tensor; N is N/2 after a `pair`.
+        c: (…, M, N) exactly, before any pairing. Not read when `beta` is 0.
+        alpha, beta: numbers, or 0-d tensors on `a`'s device, which are never synchronised on. `alpha` scales
+        the
+            product alone; at 0, `a` and `b` are not read. `beta` is 1 where `c` is given and it is not.
+        out: where to write: any view without self-overlap, exactly `c` or a Tile operand, or else memory that
+        no
+            input shares. For several outputs a sequence in their order, or a mapping by name.
+        out_dtype: the outputs' dtype, or one for each (sequence, mapping). By default `a`'s; fp32 for int8
+        inputs. precision: how fp32 inputs are multiplied: "ieee", or None for what the path does (the CPU:
+        the same). split_k: "auto" or 1. Other values are not available yet.
+        padding: "auto" or "predicate" (ragged edges are masked in the kernel). "copy" is not available yet.
+        deterministic: every path gives the same bits for the same inputs, whatever this says.
+        batch_invariant: True is not available yet.
+        kernel: None, or `family[:key=value,…]`, a pin that is served as it is or refused. On the CPU
+        "reference". jit: "forbid" makes a kernel that is not built an error instead of compiling it.
+
+    Returns:
+        A tensor (…, M, N), N/2 for a paired output; a NamedTuple of them, in declaration order, for several
+        outputs. Products are summed in fp32 (int8: int32, then converted; fp64 in fp64) and the epilogue
+        computes in fp32: the one rounding is the cast to each output's dtype. Casts to int8 and int32 round
+        to nearest even and saturate.
+
+    Raises:
+        ShapeError, DTypeError, OverlapError, ArgumentError, EpilogueError, DeviceError: an argument that
+        can't be
+            right, named with what would be. All raise before anything is launched or written.
+        NotAvailableError: a keyword's value, or an input that requires grad, that this version does not serve
+        yet. UnsupportedArchitectureError, KernelNotBuiltError: no kernel for this GPU, or none built under
+        jit="forbid".
+
+    Meta and fake tensors are checked alike, and give a result like the real one without computing it.
+    """
+    chosen = options.check(
+        precision=precision,
+        split_k=split_k,
+        padding=padding,
+        deterministic=deterministic,
+        batch_invariant=batch_invariant,
+        kernel=kernel,
+        jit=jit,
+    )
+    arguments = parse(
+        a, b, epilogue=epilogue, c=c, alpha=alpha, beta=beta, out=out, out_dtype=out_dtype, options=chosen
+    )
+    request, sizes = check(arguments)
+    results = allocate(arguments, sizes)
+    if not sizes.empty and arguments.abstract is None:
+        if request.device == "cuda":
+            from cutegemm import launch  # the DSL, which only a CUDA call needs
+
+            launch.run(prepare(arguments, request, sizes, results))
+        else:
+            reference.run(arguments, results)
+    return gather(arguments.graph, results)
+
+
+def interleave(w_gate: Tensor, w_up: Tensor) -> Tensor:
+    """One (…, 2N, K) weight of two (…, N, K): even rows the gate, odd rows the other, as `pair` takes them
+    apart.
+
+    `gemm(x, interleave(w_gate, w_up).mT, epilogue=epilogues.swiglu())` is `silu(x @ w_gate.mT) * (x @
+    w_up.mT)`. Raises `ShapeError` or `DTypeError` when the two are not alike.
+    """
+    for name, weight in (("w_gate", w_gate), ("w_up", w_up)):
+        if not isinstance(weight, Tensor):
+            raise ArgumentError(f"{name} is {type(weight).__name__}: expected a torch.Tensor")
+    if w_gate.ndim < 2 or w_gate.shape != w_up.shape:
+        raise ShapeError(
+            f"w_gate has shape {tuple(w_gate.shape)} and w_up {tuple(w_up.shape)}: expected one shape, (N, K)"
+        )
+    if w_gate.dtype != w_up.dtype:
+        raise DTypeError(f"w_gate is {w_gate.dtype} and w_up is {w_up.dtype}: expected one dtype for both")
+    return torch.stack((w_gate, w_up), dim=-2).flatten(-3, -2)

@@ -1,0 +1,76 @@
+"""The keywords of `gemm` that choose how, not what: which values exist, and which of them are served yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from cutegemm.errors import ArgumentError, NotAvailableError
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Checked values of `gemm`'s keywords. A value whose feature has not landed never gets this far."""
+
+    precision: Literal["ieee"] | None = None
+    kernel: str | None = None
+    jit: Literal["forbid"] | None = None
+    padding: Literal["auto", "predicate"] = "auto"
+    split_k: Literal["auto", 1] = "auto"
+    deterministic: bool = True
+
+
+def check(
+    *,
+    precision: Any,
+    split_k: Any,
+    padding: Any,
+    deterministic: Any,
+    batch_invariant: Any,
+    kernel: Any,
+    jit: Any,
+) -> Options:
+    """The options that these keywords ask for.
+
+    Raises `ArgumentError` for a value that no version accepts and `NotAvailableError` for one that has not
+    landed. Every path is deterministic, so `deterministic=False`, which asks for less, is served by the same
+    kernels.
+    """
+    _precision(precision)
+    _split_k(split_k)
+    _choice("padding", padding, served=("auto", "predicate"), later=("copy",))
+    for name, flag in (("deterministic", deterministic), ("batch_invariant", batch_invariant)):
+        if not isinstance(flag, bool):
+            raise ArgumentError(f"{name}={flag!r}: expected True or False")
+    if batch_invariant:
+        raise NotAvailableError("batch_invariant=True is not available yet: leave it False")
+    if kernel is not None and (not isinstance(kernel, str) or not kernel):
+        raise ArgumentError(f"kernel={kernel!r}: expected None or a string, 'family' or 'family:key=value,…'")
+    if jit is not None and jit != "forbid":
+        raise ArgumentError(f"jit={jit!r}: expected None or 'forbid'")
+    return Options(precision, kernel, jit, padding, split_k, deterministic)
+
+
+def _precision(value: Any) -> None:
+    if value is None or value == "ieee":
+        return
+    if not isinstance(value, str):
+        raise ArgumentError(f"precision={value!r}: expected None, 'ieee' or another mode's name")
+    raise NotAvailableError(f"precision={value!r} is not available yet: 'ieee' is served")
+
+
+def _split_k(value: Any) -> None:
+    if value == "auto" or (type(value) is int and value == 1):
+        return
+    if value == "stream" or (type(value) is int and value > 1):
+        raise NotAvailableError(f"split_k={value!r} is not available yet: 'auto' and 1 are served")
+    raise ArgumentError(f"split_k={value!r}: expected 'auto', an int of at least 1, or 'stream'")
+
+
+def _choice(name: str, value: Any, *, served: tuple[str, ...], later: tuple[str, ...]) -> None:
+    if value in later:
+        raise NotAvailableError(
+            f"{name}={value!r} is not available yet: {' and '.join(map(repr, served))} are served"
+        )
+    if value not in served:
+        raise ArgumentError(f"{name}={value!r}: expected one of {', '.join(map(repr, (*served, *later)))}")
