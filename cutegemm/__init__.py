@@ -10,7 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cutegemm import epilogues as epilogues
+    from types import ModuleType
+
     from cutegemm import ops as ops
     from cutegemm import reference as reference
     from cutegemm.api import gemm as gemm
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
     from cutegemm.fusion import Scalar as Scalar
     from cutegemm.fusion import Tile as Tile
     from cutegemm.fusion import epilogue as epilogue
-    from cutegemm.planner import Plan as Plan
-    from cutegemm.planner import plan as plan
+    from cutegemm.planner.plan import Plan as Plan
+    from cutegemm.planner.plan import plan as plan
+
+    epilogues: ModuleType
 
 from cutegemm.errors import (
     ArgumentError,

@@ -158,11 +158,12 @@ def validate(request: Request) -> Sizes:
     for i, (output, out) in enumerate(zip(graph.outputs, request.outs, strict=True)):
         shape = (*batch, m, n // 2 if output.paired else n)
         if isinstance(out, Meta):
-            _check_shape(out_name(graph, i), out.shape, (shape,))
+            name = out_name(graph, i)
+            _check_shape(name, out.shape, (shape,))
             if self_overlaps(out.shape, out.strides):
                 raise OverlapError(
-                    f"elements of {out_name(graph, i)}, shape {_show(out.shape)} and strides {out.strides}, share "
-                    "memory: expected a view whose elements are all apart"
+                    f"elements of {name}, shape {_show(out.shape)} and strides {out.strides}, share memory: "
+                    "expected a view whose elements are all apart"
                 )
             outputs.append((shape, out.dtype))
         else:
