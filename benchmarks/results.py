@@ -15,9 +15,9 @@ RESULTS = Path(__file__).parent / "results"
 class Row:
     """One contender on one problem; `us` is None where the result was wrong (`ok` false): it is not timed.
 
-    `layout` names A's and B's storage as BLAS does: "tn" where the K elements of a row of A are contiguous,
-    and those of a column of B. `rel_err` is the largest error against fp64 over the largest magnitude of the
-    reference. `kernel` says what ran, as far as the contender can tell.
+    `layout` is that of `cutegemm.plan`: for A, then B, "n" if the matrix is contiguous as written and "t" if
+    it is the transposed view of a contiguous one. `rel_err` is the largest error against fp64 over the
+    largest magnitude of the reference. `kernel` says what ran, as far as the contender can tell.
     """
 
     group: str

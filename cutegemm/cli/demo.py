@@ -1,0 +1,164 @@
+"""`cutegemm demo`: one fused GEMM checked and timed on this machine, then planned and compiled for Hopper."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from cutegemm.cli.output import Subcommands, console, print_json, subcommand
+from cutegemm.planner import Plan, plan
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TARGET = "sm_90a"
+#: (M, N, K) of the checked call: a GPU's worth of work, or what a laptop does in a blink.
+GPU_SIZE, CPU_SIZE = (4096, 4096, 4096), (512, 1024, 768)
+TIMED_CALLS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A fused call against torch's separate ones: errors are the largest against fp64, times are medians."""
+
+    where: str
+    path: str
+    m: int
+    n: int
+    k: int
+    error: float
+    torch_error: float
+    excess: float
+    us: float
+    torch_us: float
+
+    @property
+    def right(self) -> bool:
+        """Whether every element is within what bf16 and fp32 accumulation allow."""
+        return self.excess <= 1.0
+
+
+def add(subcommands: Subcommands) -> None:
+    parser = subcommand(
+        subcommands,
+        "demo",
+        "a fused GEMM checked and timed here, then planned and compiled for a Hopper GPU",
+        "Runs gemm(x, w.t(), epilogue=bias(v) >> gelu() >> add(r)) in bf16 on the GPU, or on the CPU through "
+        f"the reference, against torch and fp64; then plans it for {TARGET} and compiles that kernel.",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    check = compare()
+    chosen = _plan()
+    built = build(chosen)
+    ok = check.right and built.get("error") is None
+    if args.json:
+        checked = {**asdict(check), "right": check.right}
+        print_json({"check": checked, "plan": chosen.to_dict(), "build": built, "ok": ok})
+        return int(not ok)
+    out = console()
+    out.print(f"[bold]1. gemm(x, w.t(), epilogue=bias(v) >> gelu() >> add(r))[/] on {check.where}")
+    for line in _check_lines(check):
+        out.print(f"   {line}", markup=False)
+    out.print(f"\n[bold]2. The same call planned for {TARGET}[/], which needs no GPU")
+    out.print(chosen.explain(), markup=False)
+    out.print(f"\n[bold]3. Its kernel compiled for {TARGET}[/], which needs no GPU either")
+    for key, value in built.items():
+        out.print(f"   {key:10} {value}", markup=False)
+    return int(not ok)
+
+
+def compare() -> Check:
+    """The fused call and torch's separate ones on this machine's GPU, or CPU where there is none."""
+    import torch
+    import torch.nn.functional as F
+
+    from cutegemm import epilogues, gemm
+    from cutegemm.reference import gemm64
+
+    on_gpu = torch.cuda.is_available()
+    device = "cuda" if on_gpu else "cpu"
+    m, n, k = GPU_SIZE if on_gpu else CPU_SIZE
+    draw = torch.Generator(device).manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, device=device, generator=draw)
+
+    x, w = normal(m, k).bfloat16(), (normal(n, k) / k**0.5).bfloat16()
+    v, r = normal(n).bfloat16(), normal(m, n).bfloat16()
+    fused_epilogue = epilogues.bias(v) >> epilogues.gelu() >> epilogues.add(r)
+
+    def fused() -> Tensor:
+        result: Tensor = gemm(x, w.t(), epilogue=fused_epilogue)
+        return result
+
+    def separate() -> Tensor:
+        return F.gelu(F.linear(x, w, v)) + r
+
+    exact = gemm64(x, w.t(), epilogue=fused_epilogue)
+    error, torch_error = ((f().double() - exact).abs() for f in (fused, separate))
+    # One rounding to bf16, and K additions in fp32; gelu's slope is below 1.13.
+    summed = x.double().abs() @ w.t().double().abs()
+    allowed = exact.abs() * 2**-8 + 1.13 * k * 2**-24 * summed
+    excess = (error / allowed).max().item()
+    return Check(
+        where=torch.cuda.get_device_name() if on_gpu else "the CPU",
+        path="a kernel" if on_gpu else "the reference, in fp32",
+        m=m,
+        n=n,
+        k=k,
+        error=error.max().item(),
+        torch_error=torch_error.max().item(),
+        excess=excess if excess == excess else float("inf"),
+        us=_time_us(fused, on_gpu),
+        torch_us=_time_us(separate, on_gpu),
+    )
+
+
+def _time_us(call: Callable[[], object], on_gpu: bool) -> float:
+    """Median microseconds of a warm call."""
+    import torch
+
+    samples = []
+    for _ in range(TIMED_CALLS):
+        if on_gpu:
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        call()
+        if on_gpu:
+            torch.cuda.synchronize()
+        samples.append(1e6 * (time.perf_counter() - start))
+    return statistics.median(samples)
+
+
+def _check_lines(check: Check) -> list[str]:
+    verdict = "right" if check.right else "WRONG"
+    return [
+        f"m n k      {check.m} {check.n} {check.k}, bf16, by {check.path}",
+        f"result     {verdict}: largest error against fp64 {check.error:.2e}; torch's separate calls, which "
+        f"round in between, {check.torch_error:.2e}",
+        f"time       {check.us:.0f} us a call; torch's separate calls {check.torch_us:.0f} us",
+    ]
+
+
+def _plan() -> Plan:
+    from cutegemm import epilogues
+
+    m, n, k = GPU_SIZE
+    epilogue = epilogues.bias.graph.then(epilogues.gelu.graph).then(epilogues.add.graph)
+    return plan(m, n, k, dtype="bf16", arch=TARGET, layout="nt", epilogue=epilogue)
+
+
+def build(chosen: Plan) -> dict[str, Any]:
+    """Compiles the plan's kernel, which takes neither a GPU nor a driver, and reports on it."""
+    from cutegemm import compiler
+
+    start = time.perf_counter()
+    compiler.build(chosen.problem.signature, chosen.config, chosen.device.arch)
+    return {"kernel": chosen.kernel, "seconds": round(time.perf_counter() - start, 2)}
