@@ -1,0 +1,72 @@
+"""Linking a compiled object and loading it into the process.
+
+With a C compiler on the machine an object becomes a shared library, which loads in about a millisecond without the
+DSL. Without one the object is kept as it is, and the DSL, whose import takes a second or two, loads it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from cutegemm.errors import CuteGemmError
+
+
+def link(elf: bytes) -> tuple[str, bytes]:
+    """The kernel file that `load` takes, and its suffix: ".so" where a C compiler links it, else ".o"."""
+    compiler = _c_compiler()
+    if compiler is None:
+        return ".o", elf
+    import tvm_ffi
+
+    with tempfile.TemporaryDirectory(prefix="cutegemm-") as scratch:
+        source, target = Path(scratch) / "kernel.o", Path(scratch) / "kernel.so"
+        source.write_bytes(elf)
+        libraries = [str(runtime_library()), tvm_ffi.libinfo.find_libtvm_ffi()]
+        command = [compiler, "-shared", "-o", str(target), str(source), *libraries]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return (".so", target.read_bytes()) if done.returncode == 0 else (".o", elf)
+
+
+def load(path: Path, symbol: str) -> Any:
+    """The function `symbol` of a kernel file."""
+    if path.suffix == ".o":
+        from cutlass import cute
+
+        return getattr(cute.runtime.load_module(str(path), enable_tvm_ffi=True), symbol)
+    import tvm_ffi
+
+    _load_runtime()
+    return tvm_ffi.load_module(str(path.absolute()))[symbol]
+
+
+@cache
+def _load_runtime() -> ctypes.CDLL:
+    # A kernel file names its libraries by soname alone, so that a cache outlives the environment that filled it;
+    # the process has to hold them already. (tvm_ffi loads its own on import.)
+    return ctypes.CDLL(str(runtime_library()), mode=ctypes.RTLD_GLOBAL)
+
+
+@cache
+def runtime_library() -> Path:
+    """`libcute_dsl_runtime.so` of the installed nvidia-cutlass-dsl, found without importing it."""
+    spec = importlib.util.find_spec("nvidia_cutlass_dsl")
+    for root in (spec.submodule_search_locations or ()) if spec is not None else ():
+        for toolkit in ("cu13", "cu12"):
+            path = Path(root) / toolkit / "lib" / "libcute_dsl_runtime.so"
+            if path.exists():
+                return path
+    raise CuteGemmError("libcute_dsl_runtime.so is missing: install nvidia-cutlass-dsl[cu13]")
+
+
+@cache
+def _c_compiler() -> str | None:
+    names = (os.environ.get("CC"), "cc", "gcc", "clang")
+    return next((found for name in names if name and (found := shutil.which(name))), None)

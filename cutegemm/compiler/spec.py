@@ -1,0 +1,73 @@
+"""What is compiled, and the key that names it on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from cutegemm.kernels.config import Config
+from cutegemm.problem import Signature
+
+#: What turns a spec into machine code: a change in any of these makes other kernels of the same spec.
+_SOURCES = ("compiler", "fusion", "kernels")
+_PACKAGES = ("nvidia-cutlass-dsl", "apache-tvm-ffi")
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One kernel: a family's configuration for a signature on an architecture ("sm_90a")."""
+
+    family: str
+    config: Config
+    signature: Signature
+    arch: str
+
+    def describe(self) -> dict[str, Any]:
+        """The spec as JSON-serialisable data; the epilogue by its identity."""
+        signature = {
+            name: getattr(self.signature, name)
+            for name in ("a", "b", "c", "outputs", "operands", "alpha", "beta")
+        }
+        return {
+            "arch": self.arch,
+            "family": self.family,
+            "config": asdict(self.config),
+            "signature": {name: _plain(value) for name, value in signature.items()},
+            "epilogue": self.signature.epilogue.identity,
+        }
+
+    @property
+    def key(self) -> str:
+        """A sha256 over the spec, the package's sources and the versions of what compiles and launches it."""
+        text = json.dumps({"spec": self.describe(), "build": build_identity()}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def __str__(self) -> str:
+        s = self.signature
+        accesses = ", ".join(f"{name} {x.dtype}/{x.major}/{x.align}" for name, x in (("a", s.a), ("b", s.b)))
+        outputs = ", ".join(f"{x.dtype}/{x.major}/{x.align}" for x in s.outputs)
+        return f"{self.family}:{self.config} for {self.arch} ({accesses} -> {outputs}, epilogue {s.epilogue.identity[:12]})"
+
+
+@cache
+def build_identity() -> dict[str, str]:
+    """Versions and a digest of the sources that a kernel is made by."""
+    digest = hashlib.sha256()
+    root = Path(__file__).parent.parent
+    for folder in _SOURCES:
+        for path in sorted((root / folder).glob("*.py")):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    versions = {name: metadata.version(name) for name in _PACKAGES}
+    return {"sources": digest.hexdigest(), "machine": platform.machine(), **versions}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return asdict(value) if hasattr(value, "__dataclass_fields__") else value

@@ -1,0 +1,82 @@
+"""The flat argument list that every kernel family's host function takes: pointers, sizes, strides, scalars, stream.
+
+Integers and floats cross the TVM-FFI boundary in tens of nanoseconds each, tensors in hundreds, and everything a
+tensor's metadata could tell was checked before the launch. Both sides read this one list: the compiler makes
+placeholders of it, the launcher fills it in, and the kernel takes it apart by name.
+
+Names: `ptr.X` is an address; `stride.X.d` a stride in elements of X along d; X is `a`, `b`, `c`, `outI` or `opI`
+(the I-th output or epilogue operand). `l0` and `l1` are the sizes of the two batch modes, l0 the faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from cutegemm.problem import Access, Signature
+
+Kind = Literal["address", "size", "stride", "float"]
+
+#: Batch modes that a kernel can walk; the launcher loops over what remains outside of them.
+BATCH_MODES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One scalar of the host function: a 64-bit address or stride, a 32-bit size, or an fp32 value."""
+
+    name: str
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class TensorArgument:
+    """One tensor of a call: its name in the list, how it may be touched, and the dimensions it has strides for."""
+
+    name: str
+    access: Access
+    dims: tuple[str, ...]
+
+    @property
+    def strides(self) -> tuple[str, ...]:
+        """The dimensions whose stride is passed: all but the one that is known to be contiguous."""
+        return tuple(dim for dim in self.dims if dim != self.access.major)
+
+
+def tensors(signature: Signature) -> Iterator[TensorArgument]:
+    """The tensors of a call in the order in which their addresses and strides are passed."""
+    batch = tuple(f"l{i}" for i in range(BATCH_MODES))
+    yield TensorArgument("a", signature.a, ("m", "k", *batch))
+    yield TensorArgument("b", signature.b, ("n", "k", *batch))
+    if signature.c is not None:
+        yield TensorArgument("c", signature.c, ("m", "n", *batch))
+    for i, access in enumerate(signature.outputs):
+        yield TensorArgument(f"out{i}", access, ("m", "n", *batch))
+    own = {"tile": ("m", "n"), "row": ("n",), "col": ("m",)}
+    for i, (spec, access) in enumerate(zip(signature.epilogue.operands, signature.operands, strict=True)):
+        if spec.kind != "scalar":
+            yield TensorArgument(f"op{i}", access, (*own[spec.kind], *batch))
+
+
+def scalars(signature: Signature) -> Iterator[tuple[str, str | None]]:
+    """The scalars of a call: a name, and the dtype of a 0-d device tensor or None for a float passed by value."""
+    yield "alpha", None if signature.alpha == "float" else signature.alpha
+    if signature.c is not None:
+        yield "beta", None if signature.beta == "float" else signature.beta
+    for i, (spec, access) in enumerate(zip(signature.epilogue.operands, signature.operands, strict=True)):
+        if spec.kind == "scalar":
+            yield f"op{i}", None if access.major == "float" else access.dtype
+
+
+def arguments(signature: Signature) -> tuple[Argument, ...]:
+    """The whole list, in order; the stream follows it as the last argument of the host function."""
+    listed = list(tensors(signature))
+    values = list(scalars(signature))
+    addresses = [Argument(f"ptr.{t.name}", "address") for t in listed]
+    addresses += [Argument(f"ptr.{name}", "address") for name, dtype in values if dtype is not None]
+    sizes = [Argument(name, "size") for name in ("m", "n", "k", "l0", "l1")]
+    strides = [Argument(f"stride.{t.name}.{dim}", "stride") for t in listed for dim in t.strides]
+    floats = [Argument(name, "float") for name, dtype in values if dtype is None]
+    return (*addresses, *sizes, *strides, *floats)

@@ -1,0 +1,210 @@
+"""`sm80_multistage`: a multistage cp.async pipeline feeding mma.sync m16n8k16, for sm_80 and newer.
+
+One CTA computes one (tile_m, tile_n) tile of D; its warps form a warps_m x warps_n grid of warp tiles.
+
+Shared memory (aliased: the epilogue starts when the pipeline has drained)
+    mainloop   stages x [A tile | B tile], swizzled (see `tile_loader`)
+    epilogue   one 16-row band of fp32 per warp (see `warp_epilogue`)
+
+Timeline, all warps alike (no roles); s is the k-tile, S the number of stages
+    prologue   fetch k-tiles 0 … S-2, one cp.async group each
+    mainloop   for each s:  fetch s+S-1 into the stage that s-1 freed
+                            for each 16-deep k-block: ldmatrix the next block, mma this one
+                            before the last block: wait for group s+1, then one CTA barrier
+    epilogue   wait for all groups, one CTA barrier, then every warp on its own
+
+The barrier before the last k-block does two jobs: it publishes k-tile s+1 to all warps, and it tells them that all have
+read k-tile s, whose stage the next fetch overwrites. The k-tile that may end past K is fetched first, while the
+pipeline fills, so that the loop itself carries no predicate along K; sums in fp32 do not mind the order.
+
+CTAs are launched as one linear grid (a batch or a tall M may pass the 65,535 limit of the other grid dimensions) and
+walk the tiles in groups of `raster` tile rows, down the columns, so that CTAs resident together share operands in L2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64
+
+from cutegemm.kernels import abi
+from cutegemm.kernels.cute_types import NUMERIC
+from cutegemm.kernels.tile_loader import ITEMSIZE, SharedTile, TileLoader
+from cutegemm.kernels.warp_epilogue import WarpEpilogue, staging_bytes
+
+if TYPE_CHECKING:
+    from cutegemm.kernels.config import Config
+    from cutegemm.problem import Access, Signature
+
+_INSTRUCTION = (16, 8, 16)
+_K_BLOCK = 16
+
+
+def _vector(access: Access) -> int:
+    """Elements per copy: cp.async moves 16, 8 or 4 bytes; below that, or with two strides, plain loads of one."""
+    return 1 if access.major == "strided" else max(1, min(access.align, 16) // ITEMSIZE)
+
+
+@dataclass(frozen=True)
+class MultistageGemm:
+    """The kernel for one signature and configuration; calling it compiles or launches (see `cutegemm.compiler`)."""
+
+    signature: Signature
+    config: Config
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.config.warps_m * self.config.warps_n
+
+    def _shared(self, access: Access, tile_mn: int) -> SharedTile:
+        return SharedTile(tile_mn, self.config.tile_k, self.config.stages, access.major in ("k", "strided"))
+
+    @cute.jit
+    def __call__(self, *arguments: Any) -> None:
+        names = [argument.name for argument in abi.arguments(self.signature)]
+        stream = arguments[len(names)]
+        v = dict(zip(names, arguments, strict=False))
+        tiles = cute.ceil_div(v["m"], self.config.tile_m) * cute.ceil_div(v["n"], self.config.tile_n)
+        self.kernel(arguments[: len(names)]).launch(
+            grid=(tiles * v["l0"] * v["l1"], 1, 1), block=(self.threads, 1, 1), stream=stream
+        )
+
+    @cute.kernel
+    def kernel(self, arguments: tuple) -> None:
+        v = {a.name: x for a, x in zip(abi.arguments(self.signature), arguments, strict=True)}
+        cfg = self.config
+        tid, _, _ = cute.arch.thread_idx()
+        warp = cute.arch.make_warp_uniform(tid // 32)
+        lane = tid % 32
+        tile_row, tile_column, l0, l1 = self._tile(v)
+
+        shared_a = self._shared(self.signature.a, cfg.tile_m)
+        shared_b = self._shared(self.signature.b, cfg.tile_n)
+        warp_m, warp_n = cfg.tile_m // cfg.warps_m, cfg.tile_n // cfg.warps_n
+        pipeline_bytes = cfg.stages * (shared_a.stage_bytes + shared_b.stage_bytes)
+        bands = staging_bytes(cfg.warps_m * cfg.warps_n, warp_n)
+        smem = cutlass.utils.SmemAllocator().allocate(max(pipeline_bytes, bands), byte_alignment=1024)
+        dtype = NUMERIC[self.signature.a.dtype]
+        smem_a = cute.recast_ptr(smem, dtype=dtype)
+        smem_b = cute.recast_ptr(smem + cfg.stages * shared_a.stage_bytes, dtype=dtype)
+
+        units_a = self._prepare("a", shared_a, tid, v, v["m"], tile_row * cfg.tile_m, l0, l1, smem_a)
+        units_b = self._prepare("b", shared_b, tid, v, v["n"], tile_column * cfg.tile_n, l0, l1, smem_b)
+        step_a = Int64(cfg.tile_k * ITEMSIZE) * v.get("stride.a.k", 1)
+        step_b = Int64(cfg.tile_k * ITEMSIZE) * v.get("stride.b.k", 1)
+
+        warp_row, warp_column = warp // cfg.warps_n, warp % cfg.warps_n
+        accumulators = self._mainloop(
+            self._warp_view(shared_a, smem_a, warp_m, warp_row),
+            self._warp_view(shared_b, smem_b, warp_n, warp_column),
+            lane, v["k"], units_a, units_b, step_a, step_b, warp_m, warp_n,
+        )  # fmt: skip
+
+        cute.arch.cp_async_wait_group(0)
+        cute.arch.sync_threads()
+        band = cute.recast_ptr(smem, dtype=Float32) + warp * (staging_bytes(1, warp_n) // 4)
+        WarpEpilogue(self.signature, warp_m, warp_n, v).run(
+            accumulators, band, lane,
+            tile_row * cfg.tile_m + warp_row * warp_m, l0, l1, tile_column * cfg.tile_n + warp_column * warp_n,
+        )  # fmt: skip
+
+    def _tile(self, v: dict[str, Any]) -> tuple[Any, Any, Any, Any]:
+        """(tile row, tile column, l0, l1) of this CTA: groups of `raster` tile rows, walked down their columns."""
+        rows, columns = cute.ceil_div(v["m"], self.config.tile_m), cute.ceil_div(v["n"], self.config.tile_n)
+        block, _, _ = cute.arch.block_idx()
+        batch, index = block // (rows * columns), block % (rows * columns)
+        per_group = self.config.raster * columns
+        first = (index // per_group) * self.config.raster
+        height = cutlass.min(rows - first, self.config.raster)
+        within = index % per_group
+        return first + within % height, within // height, batch % v["l0"], batch // v["l0"]
+
+    def _prepare(self, name: str, shared: SharedTile, tid: Any, v: dict[str, Any], extent: Any, origin: Any, l0: Any,
+                 l1: Any, smem: Any) -> Any:  # fmt: skip
+        access = self.signature.a if name == "a" else self.signature.b
+        mn = "m" if name == "a" else "n"
+        batch = Int64(l0) * v[f"stride.{name}.l0"] + Int64(l1) * v[f"stride.{name}.l1"]
+        strides = {"mn": v.get(f"stride.{name}.{mn}", 1), "k": v.get(f"stride.{name}.k", 1)}
+        loader = TileLoader(shared, self.threads, _vector(access))
+        base = v[f"ptr.{name}"] + batch * ITEMSIZE
+        return loader.prepare(tid, base, strides, extent, origin, smem.toint())
+
+    def _warp_view(self, shared: SharedTile, smem: Any, warp_mn: int, index: Any) -> Any:
+        return cute.local_tile(shared.tensor(smem), (warp_mn, shared.tile_k, shared.stages), (index, 0, 0))
+
+    @cute.jit
+    def _mainloop(self, smem_a: cute.Tensor, smem_b: cute.Tensor, lane: Int32, k: Int32, units_a: Any, units_b: Any,
+                  step_a: Int64, step_b: Int64, warp_m: cutlass.Constexpr, warp_n: cutlass.Constexpr) -> Any:  # fmt: skip
+        stages, tile_k = self.config.stages, self.config.tile_k
+        k_tiles = cute.ceil_div(k, tile_k)
+        k_blocks = tile_k // _K_BLOCK
+
+        op = cute.nvgpu.warp.MmaF16BF16Op(smem_a.element_type, Float32, _INSTRUCTION)
+        mma = cute.make_tiled_mma(op, cute.make_layout((1, 1, 1)), permutation_mnk=(16, 16, 16))
+        thread_mma = mma.get_slice(lane)
+        fragment_a = mma.make_fragment_A(thread_mma.partition_A(smem_a)[None, None, None, 0])
+        fragment_b = mma.make_fragment_B(thread_mma.partition_B(smem_b)[None, None, None, 0])
+        accumulators = mma.make_fragment_C(mma.partition_shape_C((warp_m, warp_n)))
+        accumulators.fill(0.0)
+        read_a, source_a, target_a = self._ldmatrix(
+            cute.make_tiled_copy_A, "a", mma, lane, smem_a, fragment_a
+        )
+        read_b, source_b, target_b = self._ldmatrix(
+            cute.make_tiled_copy_B, "b", mma, lane, smem_b, fragment_b
+        )
+
+        # Prologue: the k-tile that may end past K first, then the others in order.
+        for s in cutlass.range_constexpr(stages - 1):
+            if s < k_tiles:
+                if cutlass.const_expr(s == 0):
+                    last = k_tiles - 1
+                    units_a.fetch(step_a * last, Int32(0), k - last * tile_k)
+                    units_b.fetch(step_b * last, Int32(0), k - last * tile_k)
+                else:
+                    units_a.fetch(step_a * (s - 1), Int32(s))
+                    units_b.fetch(step_b * (s - 1), Int32(s))
+            cute.arch.cp_async_commit_group()
+        cute.arch.cp_async_wait_group(stages - 2)
+        cute.arch.sync_threads()
+
+        read, write = Int32(0), Int32(stages - 1)
+        advance_a, advance_b = step_a * (stages - 2), step_b * (stages - 2)
+        if k_tiles > 0:
+            cute.copy(read_a, source_a[None, None, 0, read], target_a[None, None, 0])
+            cute.copy(read_b, source_b[None, None, 0, read], target_b[None, None, 0])
+        for s in cutlass.range(k_tiles, unroll=1):
+            for block in cutlass.range_constexpr(k_blocks):
+                if cutlass.const_expr(block == k_blocks - 1):
+                    cute.arch.cp_async_wait_group(stages - 2)
+                    cute.arch.sync_threads()
+                    write = read
+                    read = read + 1
+                    if read == stages:
+                        read = Int32(0)
+                following = (block + 1) % k_blocks
+                cute.copy(read_a, source_a[None, None, following, read], target_a[None, None, following])
+                cute.copy(read_b, source_b[None, None, following, read], target_b[None, None, following])
+                if cutlass.const_expr(block < k_blocks - 1):
+                    if s + (stages - 1) < k_tiles:
+                        units_a.fetch(advance_a, write, None, block, k_blocks - 1)
+                        units_b.fetch(advance_b, write, None, block, k_blocks - 1)
+                if cutlass.const_expr(block == k_blocks - 2):
+                    cute.arch.cp_async_commit_group()
+                    advance_a = advance_a + step_a
+                    advance_b = advance_b + step_b
+                cute.gemm(mma, accumulators, fragment_a[None, None, block], fragment_b[None, None, block],
+                          accumulators)  # fmt: skip
+        return accumulators
+
+    def _ldmatrix(
+        self, make_tiled_copy: Any, name: str, mma: Any, lane: Any, smem: Any, fragment: Any
+    ) -> tuple:
+        access = self.signature.a if name == "a" else self.signature.b
+        transpose = access.major not in ("k", "strided")
+        atom = cute.make_copy_atom(cute.nvgpu.warp.LdMatrix8x8x16bOp(transpose, 4), smem.element_type)
+        copy = make_tiled_copy(atom, mma)
+        mine = copy.get_slice(lane)
+        return copy, mine.partition_S(smem), mine.retile(fragment)

@@ -1,0 +1,242 @@
+"""From a warp's fp32 accumulators to global memory: alpha, beta·C, the epilogue graph, the final cast, the stores.
+
+An mma fragment scatters a row over four lanes, two columns each. Each warp therefore passes its accumulators through
+a band of shared memory, 16 rows at a time and for itself alone (warp barriers only), and reads them back with `WIDTH`
+adjacent columns per lane. There every operand and output is one contiguous vector, loaded and stored with the widest
+access its alignment allows, and a gated unit's even and odd columns meet in one lane.
+
+Edges are predicated per row and per vector; a vector that straddles N falls back to single elements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64
+
+from cutegemm.fusion.to_cute import lower
+from cutegemm.kernels import abi
+from cutegemm.kernels.cute_types import NUMERIC
+
+if TYPE_CHECKING:
+    from cutegemm.problem import Signature
+
+WIDTH = 8  # columns per lane: one 16-byte store of a 16-bit output
+BAND = 16  # rows of one mma instruction
+_PAD = 8  # floats; puts the four rows of a 64-bit store phase on distinct banks
+
+
+def staging_bytes(warps: int, warp_n: int) -> int:
+    """Shared memory that all warps' bands take together."""
+    return warps * BAND * (warp_n + _PAD) * 4
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a lane's vector lies: batch coordinates and the column of its first element."""
+
+    l0: Any
+    l1: Any
+    column: Any
+
+
+@dataclass(frozen=True)
+class WarpEpilogue:
+    """The epilogue of one warp tile of `warp_m` x `warp_n`; `values` are the kernel's arguments by name."""
+
+    signature: Signature
+    warp_m: int
+    warp_n: int
+    values: dict[str, Any]
+
+    def tensors(self) -> dict[str, abi.TensorArgument]:
+        return {t.name: t for t in abi.tensors(self.signature)}
+
+    @cute.jit
+    def run(self, accumulators: cute.Tensor, band: cute.Pointer, lane: Int32, row0: Int32, place_l0: Int32,
+            place_l1: Int32, column0: Int32) -> None:  # fmt: skip
+        """Finish the warp tile whose first element is (row0, column0); `band` is this warp's staging memory."""
+        pitch = self.warp_n + _PAD
+        lanes_per_row = self.warp_n // WIDTH
+        rows_per_pass = 32 // lanes_per_row
+        staging = cute.make_tensor(band, cute.make_layout((BAND, pitch), stride=(pitch, 1)))
+        place = Place(place_l0, place_l1, column0 + (lane % lanes_per_row) * WIDTH)
+        scalars = self._scalars()
+        vectors = self._row_operands(place)
+        for i in cutlass.range_constexpr(self.warp_m // BAND):
+            for j in cutlass.range_constexpr(self.warp_n // 8):
+                for half in cutlass.range_constexpr(2):
+                    pair = cute.make_rmem_tensor((2,), Float32)
+                    for c in cutlass.range_constexpr(2):
+                        pair[c] = accumulators[(c, half), i, j]
+                    target = cute.local_tile(staging, (1, 2), (half * 8 + lane // 4, j * 4 + lane % 4))
+                    cute.autovec_copy(pair, cute.make_tensor(target.iterator.align(8), cute.make_layout(2)))
+            cute.arch.sync_warp()
+            for p in cutlass.range_constexpr(BAND // rows_per_pass):
+                row = p * rows_per_pass + lane // lanes_per_row
+                source = cute.local_tile(staging, (1, WIDTH), (row, lane % lanes_per_row))
+                fragment = cute.make_rmem_tensor((WIDTH,), Float32)
+                cute.autovec_copy(
+                    cute.make_tensor(source.iterator.align(16), cute.make_layout(WIDTH)), fragment
+                )
+                self._finish(fragment.load(), row0 + i * BAND + row, place, scalars, vectors)
+            cute.arch.sync_warp()
+
+    def _finish(
+        self, acc: Any, row: Any, place: Place, scalars: dict[str, Any], vectors: dict[str, Any]
+    ) -> None:
+        """Epilogue and stores of one lane's `WIDTH` columns of one row."""
+        graph = self.signature.epilogue
+        inside = row < self.values["m"]
+        acc = acc * scalars["alpha"]
+        tensors = self.tensors()
+        if self.signature.c is not None:
+            beta = scalars["beta"]
+            c = self._load(tensors["c"], row, inside, place, WIDTH, self.values["n"])
+            scaled = acc + c * beta
+            # A 0-d device tensor may hold 0, and then C does not count, whatever it holds.
+            acc = scaled if self.signature.beta == "float" else _select(beta == 0.0, acc, scaled)
+        operands = []
+        for i, spec in enumerate(graph.operands):
+            name = f"op{i}"
+            if spec.kind == "scalar":
+                operands.append(scalars[name])
+            elif spec.kind == "row":
+                operands.append(vectors[name])
+            elif spec.kind == "col":
+                operands.append(self._load_col(tensors[name], row, inside, place, spec.paired))
+            else:
+                width, extent, at = self._domain(spec.paired, place)
+                operands.append(self._load(tensors[name], row, inside, at, width, extent))
+        for i, (spec, value) in enumerate(zip(graph.outputs, lower(graph)(acc, operands), strict=True)):
+            width, extent, at = self._domain(spec.paired, place)
+            self._store(tensors[f"out{i}"], value, row, inside, at, width, extent)
+
+    def _domain(self, paired: bool, place: Place) -> tuple[int, Any, Place]:
+        """A lane's vector in an operand's or output's own columns: width, number of columns, place."""
+        if not paired:
+            return WIDTH, self.values["n"], place
+        return WIDTH // 2, self.values["n"] // 2, Place(place.l0, place.l1, place.column // 2)
+
+    def _scalars(self) -> dict[str, Any]:
+        found = {}
+        for name, dtype in abi.scalars(self.signature):
+            if dtype is None:
+                found[name] = self.values[name]
+            else:
+                pointer = cute.make_ptr(NUMERIC[dtype], self.values[f"ptr.{name}"], cute.AddressSpace.gmem)
+                found[name] = cute.make_tensor(pointer, cute.make_layout(1))[0].to(Float32)
+        return found
+
+    def _row_operands(self, place: Place) -> dict[str, Any]:
+        """Row operands do not change along M: each lane loads its columns once."""
+        tensors = self.tensors()
+        found = {}
+        for i, spec in enumerate(self.signature.epilogue.operands):
+            if spec.kind == "row":
+                width, extent, at = self._domain(spec.paired, place)
+                always = Int32(0) < self.values["m"]
+                found[f"op{i}"] = self._load(tensors[f"op{i}"], None, always, at, width, extent)
+        return found
+
+    def _address(self, tensor: abi.TensorArgument, row: Any, place: Place) -> Any:
+        """The address of (row, place.column) of `tensor`, in bytes."""
+        strides = {dim: self.values[f"stride.{tensor.name}.{dim}"] for dim in tensor.strides}
+        offset = Int64(place.l0) * strides["l0"] + Int64(place.l1) * strides["l1"]
+        if "m" in tensor.dims:
+            offset += Int64(row) * strides.get("m", 1)
+        if "n" in tensor.dims:
+            offset += Int64(place.column) * strides.get("n", 1)
+        return self.values[f"ptr.{tensor.name}"] + offset * (NUMERIC[tensor.access.dtype].width // 8)
+
+    def _load_col(self, tensor: abi.TensorArgument, row: Any, inside: Any, place: Place, paired: bool) -> Any:
+        value = _load_one(self._address(tensor, row, place), inside, NUMERIC[tensor.access.dtype])
+        return cute.full((WIDTH // 2 if paired else WIDTH,), value.to(Float32), Float32)
+
+    def _load(
+        self, tensor: abi.TensorArgument, row: Any, inside: Any, place: Place, width: int, extent: Any
+    ) -> Any:
+        """`width` adjacent columns as fp32; elements outside the matrix are not touched and read as 0."""
+        fragment = cute.make_rmem_tensor((width,), NUMERIC[tensor.access.dtype])
+        fragment.fill(0)
+        count = _count(inside, extent, place.column)
+        stride = self.values.get(f"stride.{tensor.name}.n")
+        _load_vector(self._address(tensor, row, place), fragment, count, stride, tensor.access.align, width)
+        return fragment.load().to(Float32)
+
+    def _store(self, tensor: abi.TensorArgument, value: Any, row: Any, inside: Any, place: Place, width: int,
+               extent: Any) -> None:  # fmt: skip
+        fragment = cute.make_rmem_tensor((width,), NUMERIC[tensor.access.dtype])
+        fragment.store(value.to(NUMERIC[tensor.access.dtype]))
+        count = _count(inside, extent, place.column)
+        stride = self.values.get(f"stride.{tensor.name}.n")
+        _store_vector(self._address(tensor, row, place), fragment, count, stride, tensor.access.align, width)
+
+
+def _count(inside: Any, extent: Any, column: Any) -> Any:
+    """How many elements from `column` on lie in the matrix (more than the vector holds where it lies inside)."""
+    return Int32(cutlass.select_(inside, extent - column, Int32(0)))
+
+
+@cute.jit
+def _select(condition: cutlass.Boolean, chosen: Any, other: Any) -> Any:
+    result = other
+    if condition:
+        result = chosen
+    return result
+
+
+@cute.jit
+def _load_one(address: Int64, inside: cutlass.Boolean, dtype: cutlass.Constexpr) -> Any:
+    value = dtype(0)
+    if inside:
+        pointer = cute.make_ptr(dtype, address, cute.AddressSpace.gmem)
+        value = cute.make_tensor(pointer, cute.make_layout(1))[0]
+    return value
+
+
+def _vector_view(address: Any, dtype: Any, stride: Any, align: int, width: int) -> Any:
+    """`width` elements at `address`, `stride` elements apart, or adjacent where `stride` is None."""
+    size = dtype.width // 8
+    if stride is not None:
+        pointer = cute.make_ptr(dtype, address, cute.AddressSpace.gmem, assumed_align=size)
+        return cute.make_tensor(pointer, cute.make_layout(width, stride=stride))
+    pointer = cute.make_ptr(dtype, address, cute.AddressSpace.gmem, assumed_align=min(align, width * size))
+    return cute.make_tensor(pointer, cute.make_layout(width))
+
+
+@cute.jit
+def _load_vector(address: Int64, fragment: cute.Tensor, count: Int32, stride: Any, align: cutlass.Constexpr,
+                 width: cutlass.Constexpr) -> None:  # fmt: skip
+    source = _vector_view(address, fragment.element_type, stride, align, width)
+    if cutlass.const_expr(stride is None):
+        if count >= width:
+            cute.autovec_copy(source, fragment)
+        else:
+            for j in cutlass.range_constexpr(width - 1):
+                if j < count:
+                    fragment[j] = source[j]
+    else:
+        for j in cutlass.range_constexpr(width):
+            if j < count:
+                fragment[j] = source[j]
+
+
+@cute.jit
+def _store_vector(address: Int64, fragment: cute.Tensor, count: Int32, stride: Any, align: cutlass.Constexpr,
+                  width: cutlass.Constexpr) -> None:  # fmt: skip
+    target = _vector_view(address, fragment.element_type, stride, align, width)
+    if cutlass.const_expr(stride is None):
+        if count >= width:
+            cute.autovec_copy(fragment, target)
+        else:
+            for j in cutlass.range_constexpr(width - 1):
+                if j < count:
+                    target[j] = fragment[j]
+    else:
+        for j in cutlass.range_constexpr(width):
+            if j < count:
+                target[j] = fragment[j]

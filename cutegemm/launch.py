@@ -1,0 +1,135 @@
+"""The CUDA path: from a `Call` to a planned, built kernel and its arguments, launched on the caller's stream.
+
+A `Launcher` is what remains of all that once the metadata is fixed: a function and constant arguments, to which every
+launch adds addresses, run-time floats and the stream. `cutegemm.warm` keeps launchers by a call's metadata.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cutegemm import compiler
+from cutegemm.device import DeviceSpec
+from cutegemm.dtypes import lookup
+from cutegemm.kernels import abi
+from cutegemm.normalize import Call
+from cutegemm.planner import Plan, plan_problem
+from cutegemm.request import Recipe
+from cutegemm.transpose import transposed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Launcher:
+    """A built kernel with everything that a call's metadata decides.
+
+    `constants` are the sizes and strides. `order` lists the positions of the kernel's addresses among the call's
+    tensors. `offsets` has, for each launch, the bytes to add to each address: one launch, unless the batch has more
+    modes than a kernel walks.
+    """
+
+    plan: Plan
+    function: Any
+    device: int
+    constants: tuple[int, ...]
+    order: tuple[int, ...]
+    offsets: tuple[tuple[int, ...], ...]
+
+    def __call__(self, addresses: tuple[int, ...], floats: tuple[float, ...]) -> None:
+        """Launch on the current stream of the operands' device; `addresses` follow `tensors_of`, `floats` `floats_of`."""
+        stream = torch._C._cuda_getCurrentRawStream(self.device)
+        if torch.cuda.current_device() == self.device:
+            self._launch(addresses, floats, stream)
+        else:
+            with torch.cuda.device(self.device):
+                self._launch(addresses, floats, stream)
+
+    def _launch(self, addresses: tuple[int, ...], floats: tuple[float, ...], stream: int) -> None:
+        pointers = [addresses[i] for i in self.order]
+        if len(self.offsets) == 1:
+            self.function(*pointers, *self.constants, *floats, stream)
+            return
+        for offsets in self.offsets:
+            moved = [pointer + offset for pointer, offset in zip(pointers, offsets, strict=True)]
+            self.function(*moved, *self.constants, *floats, stream)
+
+
+def run(call: Call) -> Launcher:
+    """Plan, build if need be, and launch `call`; the launcher serves calls of the same metadata again."""
+    launcher = prepare(call)
+    launcher(tuple(t.data_ptr() for t in tensors_of(call)), floats_of(call))
+    return launcher
+
+
+def prepare(call: Call) -> Launcher:
+    """The launcher of `call`. Raises what planning and building raise; nothing has been launched then."""
+    index = call.device.index if call.device.index is not None else torch.cuda.current_device()
+    device = DeviceSpec.query(index)
+    recipe, order = call.recipe, tuple(range(len(tensors_of(call))))
+    if _better_transposed(recipe):
+        recipe, order = transposed(recipe), (1, 0, *order[2:])
+    plan = plan_problem(recipe.problem, device, kernel=call.options.kernel)
+    spec = compiler.Spec(plan.family, plan.config, recipe.problem.signature, device.arch)
+    kernel = compiler.get(spec, jit=call.options.jit)
+    constants, offsets = _constants(recipe)
+    return Launcher(plan, kernel.function, index, constants, order, offsets)
+
+
+def tensors_of(call: Call) -> list[Tensor]:
+    """The tensors whose addresses a launch takes, in the order of `abi`: matrices, operands, then device scalars."""
+    matrices = [call.a, call.b, *(() if call.c is None else (call.c,)), *call.outs]
+    kinds = [spec.kind for spec in call.graph.operands]
+    operands = [o for kind, o in zip(kinds, call.operands, strict=True) if kind != "scalar"]
+    return [t for t in (*matrices, *operands, *_scalars(call)) if isinstance(t, Tensor)]
+
+
+def floats_of(call: Call) -> tuple[float, ...]:
+    """The scalars that are passed by value, in the order of `abi`."""
+    return tuple(s for s in _scalars(call) if not isinstance(s, Tensor))
+
+
+def _scalars(call: Call) -> list[Tensor | float]:
+    kinds = [spec.kind for spec in call.graph.operands]
+    operands = [o for kind, o in zip(kinds, call.operands, strict=True) if kind == "scalar"]
+    return [call.alpha, *(() if call.c is None else (call.beta,)), *operands]
+
+
+def _better_transposed(recipe: Recipe) -> bool:
+    """Whether every output is contiguous along M: then D^T = B^T A^T stores whole vectors where D can't.
+
+    A paired epilogue needs its columns to stay columns.
+    """
+    signature = recipe.problem.signature
+    return not signature.epilogue.has_pair and all(out.major == "m" for out in signature.outputs)
+
+
+def _constants(recipe: Recipe) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    """Sizes and strides as `abi.arguments` lists them, and each launch's byte offsets per address."""
+    problem, modes = recipe.problem, recipe.modes
+    inner = modes[-abi.BATCH_MODES :]
+    outer = modes[: len(modes) - len(inner)]
+    l0, l1 = (*reversed(inner), 1, 1)[:2]
+    names = {"m": problem.m, "n": problem.n, "k": problem.k, "l0": l0, "l1": l1}
+    layouts = [recipe.a, recipe.b, *(() if recipe.c is None else (recipe.c,)), *recipe.outs]
+    layouts += [layout for layout in recipe.operands if layout is not None]
+    outer_strides = []
+    for tensor, layout in zip(abi.tensors(problem.signature), layouts, strict=True):
+        batch, own = layout.strides[: len(modes)], layout.strides[len(modes) :]
+        dims = ("k", "n") if tensor.name == "b" else tensor.dims[: len(own)]
+        names |= {f"stride.{tensor.name}.{dim}": stride for dim, stride in zip(dims, own, strict=True)}
+        walked = (*reversed(batch[len(outer) :]), 0, 0)[:2]
+        names |= {f"stride.{tensor.name}.l{i}": stride for i, stride in enumerate(walked)}
+        itemsize = lookup(tensor.access.dtype).itemsize
+        outer_strides.append([stride * itemsize for stride in batch[: len(outer)]])
+    arguments = abi.arguments(problem.signature)
+    constants = tuple(names[a.name] for a in arguments if a.kind in ("size", "stride"))
+    scalars = [0] * (sum(a.kind == "address" for a in arguments) - len(outer_strides))
+    offsets = tuple(
+        (*(sum(i * s for i, s in zip(place, strides, strict=True)) for strides in outer_strides), *scalars)
+        for place in itertools.product(*map(range, outer))
+    )
+    return constants, offsets
