@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ class Row:
     """One contender on one problem; `us` is None where the result was wrong (`ok` false): it is not timed.
 
     `layout` is that of `cutegemm.plan`: for A, then B, "n" if the matrix is contiguous as written and "t" if
-    it is the transposed view of a contiguous one. `rel_err` is the largest error against fp64 over the
-    largest magnitude of the reference. `kernel` says what ran, as far as the contender can tell.
+    it is the transposed view of a contiguous one. `rel_err` is the largest error against fp64 over the largest
+    magnitude of the reference, None where the result had a NaN. `kernel` says what ran, as far as the
+    contender can tell.
     """
 
     group: str
@@ -32,7 +33,7 @@ class Row:
     kernel: str
     us: float | None
     ok: bool
-    rel_err: float
+    rel_err: float | None
 
     @property
     def problem(self) -> tuple[object, ...]:
@@ -57,6 +58,18 @@ class Results:
     suite: str
     rows: tuple[Row, ...] = ()
     scalars: Mapping[str, float] = field(default_factory=dict)
+
+    def joined(self, earlier: Results) -> Results:
+        """These results and what `earlier` has besides. Raises ValueError if it was measured otherwise."""
+        for name in ("gpu", "driver", "versions", "commit", "suite"):
+            ours, theirs = getattr(self, name), getattr(earlier, name)
+            if ours != theirs:
+                raise ValueError(
+                    f"the earlier results have {name} {theirs!r}, not {ours!r}: name another file"
+                )
+        measured = {(row.problem, row.contender) for row in self.rows}
+        kept = [row for row in earlier.rows if (row.problem, row.contender) not in measured]
+        return replace(self, rows=(*kept, *self.rows), scalars={**earlier.scalars, **self.scalars})
 
     def write(self, path: Path) -> None:
         """Writes the file, a row a line so that differences can be read."""

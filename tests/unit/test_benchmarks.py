@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from pathlib import Path
 
 import pytest
+import torch
 
-from benchmarks import report, suites
+from benchmarks import environment, report, suites
+from benchmarks.contenders import Contender, Inputs, named
 from benchmarks.results import RESULTS, Results, Row, find
+from benchmarks.run import Bench, main
+from benchmarks.suites import Case
 from benchmarks.timing import Effort, contest, host_us, input_sets
 
 
@@ -65,7 +70,7 @@ def test_the_standard_suite_holds_the_known_groups() -> None:
     cases = suites.load("standard")
     assert [c.group for c in cases if (c.m, c.n, c.k) == (4096, 10240, 8192)] == ["prefill"]
     assert {c.group for c in cases} == {"decode", "prefill", "wgrad", "splitk", "square", "waves", "ragged"}
-    assert len(cases) == 52 and {(c.dtype, c.layout, c.epilogue) for c in cases} == {("bf16", "tn", "none")}
+    assert len(cases) == 52 and {(c.dtype, c.layout, c.epilogue) for c in cases} == {("bf16", "nt", "none")}
 
 
 def test_a_suite_names_epilogues_by_group() -> None:
@@ -78,7 +83,7 @@ def test_an_unknown_suite_lists_what_there_is() -> None:
         suites.load("nope")
 
 
-ROW = Row("square", 4096, 2048, 1024, 1, "bf16", "tn", "none", "cutegemm", "k", 100.0, True, 0.25)
+ROW = Row("square", 4096, 2048, 1024, 1, "bf16", "nt", "none", "cutegemm", "k", 100.0, True, 0.25)
 FILE = Results(
     gpu="NVIDIA Test",
     driver="580.1",
@@ -128,7 +133,7 @@ def test_the_report_gives_both_sides_and_their_ratio() -> None:
     theirs = dataclasses.replace(ROW, contender="cublas", us=150.0)
     wrong = dataclasses.replace(ROW, contender="other", us=None, ok=False)
     text = report.render([("gpu/a.json", dataclasses.replace(FILE, rows=(ROW, theirs, wrong)))])
-    cells = "4096×2048×1024 | bf16 tn | none | 100.0 | 150.0 | wrong result | 172 | 1.50 |  |"
+    cells = "4096×2048×1024 | bf16 nt | none | 100.0 | 150.0 | wrong result | 172 | 1.50 |  |"
     assert cells in text and "NVIDIA Test" in text and "`x_us`: 1.5" in text
 
 
@@ -149,3 +154,106 @@ def test_the_report_replaces_only_what_stands_between_the_markers() -> None:
 
 def test_the_readme_is_what_the_results_give() -> None:
     assert report.main(["--check"]) == 0
+
+
+def wall_clock(replay, repeats: int) -> float:
+    start = time.perf_counter()
+    for _ in range(repeats):
+        replay()
+    return 1e3 * (time.perf_counter() - start)
+
+
+def call_in_turn(calls):
+    return lambda: [call() for call in calls]
+
+
+ON_CPU = Bench(
+    l2_bytes=1 << 14,
+    device="cpu",
+    effort=Effort(min_ms=1.0, rounds=3),
+    capture=call_in_turn,
+    clock=wall_clock,
+)
+
+
+def contender(name: str, compute, *, separate: bool = False) -> Contender:
+    return Contender(name, lambda case, inputs: lambda: compute(inputs), lambda case: name, separate)
+
+
+@pytest.mark.parametrize("epilogue", ["none", "bias_gelu", "swiglu", "add"])
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_right_results_are_timed_in_every_layout(epilogue: str, layout: str) -> None:
+    case = Case("g", 33, 48, 40, "bf16", layout, epilogue)
+    cublas, unfused = named("cublas"), named("unfused")
+    gemm_here = dataclasses.replace(named("cutegemm"), kernel=lambda case: "reference")
+    rows = {row.contender: row for row in ON_CPU.rows(case, [gemm_here, cublas, unfused])}
+    assert set(rows) == ({"cutegemm", "cublas"} if epilogue == "none" else {"cutegemm", "unfused"})
+    for row in rows.values():
+        assert row.ok and row.us is not None and row.us > 0 and 0 <= row.rel_err < 2**-7
+        assert (row.m, row.n, row.k, row.layout, row.epilogue) == (33, 48, 40, layout, epilogue)
+
+
+def all_but_the_last_row(inputs: Inputs) -> torch.Tensor:
+    inputs.out[:-1] = inputs.a[:-1] @ inputs.b
+    return inputs.out
+
+
+def past_the_end(inputs: Inputs) -> torch.Tensor:
+    torch.mm(inputs.a, inputs.b, out=inputs.out)
+    if inputs.out.storage_offset():
+        inputs.out.as_strided((1,), (1,), inputs.out.storage_offset() + inputs.out.numel()).fill_(0)
+    return inputs.out
+
+
+def nothing(inputs: Inputs) -> torch.Tensor:
+    return inputs.out
+
+
+def zeros(inputs: Inputs) -> torch.Tensor:
+    return inputs.out.zero_()
+
+
+@pytest.mark.parametrize("compute", [all_but_the_last_row, past_the_end, nothing, zeros])
+@pytest.mark.parametrize("separate", [False, True])
+def test_a_wrong_contender_is_recorded_and_not_timed(compute, separate: bool) -> None:
+    case = Case("g", 32, 48, 40, "bf16", "nt", "none")
+    (row,) = ON_CPU.rows(case, [contender("bad", compute, separate=separate)])
+    assert row.ok is False and row.us is None
+    json.loads(json.dumps(dataclasses.asdict(row), allow_nan=False))
+
+
+@pytest.mark.parametrize("name", ["cublas2", "cutegemmm", ""])
+def test_an_unknown_contender_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="expected cutegemm, cutegemm:PIN, cublas or unfused"):
+        named(name)
+
+
+def test_results_join_what_was_measured_alike_and_refuse_the_rest() -> None:
+    again = dataclasses.replace(FILE, rows=(dataclasses.replace(ROW, us=7.0),), scalars={"y_us": 2.0})
+    joined = again.joined(FILE)
+    assert [(row.m, row.us) for row in joined.rows] == [(8, 100.0), (4096, 7.0)]
+    assert joined.scalars == {"x_us": 1.5, "y_us": 2.0}
+    with pytest.raises(ValueError, match="commit 'abc', not 'def'"):
+        dataclasses.replace(again, commit="def").joined(FILE)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "folder"),
+    [
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("NVIDIA A100-SXM4-80GB", "a100-sxm4-80gb"),
+    ],
+)
+def test_results_folders_are_named_after_the_gpu(gpu: str, folder: str) -> None:
+    assert environment.folder(gpu) == folder
+
+
+def test_versions_name_what_computes() -> None:
+    assert environment.versions().keys() >= {"torch", "nvidia-cutlass-dsl", "apache-tvm-ffi"}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to measure on")
+def test_the_runner_says_that_there_is_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--suite", "foundation", "--commit", "c"]) == 2
+    assert "no CUDA GPU" in capsys.readouterr().err

@@ -58,9 +58,7 @@ def problem(command: str) -> str | None:
 
 @pytest.mark.parametrize("code", python_blocks())
 def test_python_blocks_run(code: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, cwd=ROOT
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert done.returncode == 0, done.stderr
 
 
