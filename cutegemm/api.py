@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from cutegemm import options, reference
+from cutegemm import options, reference, warm
 from cutegemm.errors import ArgumentError, DTypeError, ShapeError
 from cutegemm.normalize import allocate, check, gather, parse, prepare
 
@@ -74,6 +74,19 @@ def gemm(
 
     Meta and fake tensors are checked alike, and give a result like the real one without computing it.
     """
+    plain = warm.lookup(
+        a,
+        b,
+        epilogue=epilogue,
+        c=c,
+        alpha=alpha,
+        beta=beta,
+        out=out,
+        out_dtype=out_dtype,
+        keywords=(precision, split_k, padding, deterministic, batch_invariant, kernel, jit),
+    )
+    if plain is not None and (result := plain.run()) is not None:
+        return result
     chosen = options.check(
         precision=precision,
         split_k=split_k,
@@ -92,7 +105,9 @@ def gemm(
         if request.device == "cuda":
             from cutegemm import launch  # the DSL, which only a CUDA call needs
 
-            launch.run(prepare(arguments, request, sizes, results))
+            launcher = launch.run(prepare(arguments, request, sizes, results))
+            if plain is not None:
+                plain.keep(launcher, arguments.graph, results)
         else:
             reference.run(arguments, results)
     return gather(arguments.graph, results)

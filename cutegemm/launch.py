@@ -7,8 +7,9 @@ launch adds addresses, run-time floats and the stream. `cutegemm.warm` keeps lau
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,7 +40,7 @@ class Launcher:
     order: tuple[int, ...]
     offsets: tuple[tuple[int, ...], ...]
 
-    def __call__(self, addresses: tuple[int, ...], floats: tuple[float, ...]) -> None:
+    def __call__(self, addresses: Sequence[int], floats: Sequence[float]) -> None:
         """Launch on the current stream of the operands' device; `addresses` follow `tensors_of`, `floats` `floats_of`."""
         stream = torch._C._cuda_getCurrentRawStream(self.device)
         if torch.cuda.current_device() == self.device:
@@ -48,7 +49,7 @@ class Launcher:
             with torch.cuda.device(self.device):
                 self._launch(addresses, floats, stream)
 
-    def _launch(self, addresses: tuple[int, ...], floats: tuple[float, ...], stream: int) -> None:
+    def _launch(self, addresses: Sequence[int], floats: Sequence[float], stream: int) -> None:
         pointers = [addresses[i] for i in self.order]
         if len(self.offsets) == 1:
             self.function(*pointers, *self.constants, *floats, stream)
@@ -67,6 +68,27 @@ def run(call: Call) -> Launcher:
 
 def prepare(call: Call) -> Launcher:
     """The launcher of `call`. Raises what planning and building raise; nothing has been launched then."""
+    choice = choose(call)
+    kernel = compiler.get(choice.spec, jit=call.options.jit)
+    constants, offsets = _constants(choice.recipe)
+    return Launcher(choice.plan, kernel.function, choice.device, constants, choice.order, offsets)
+
+
+class Choice(NamedTuple):
+    """What will serve a call: the plan, the kernel, and the call's recipe as that kernel takes it.
+
+    `order` lists the positions of the kernel's addresses in `tensors_of(call)`; `device` is the CUDA device's index.
+    """
+
+    plan: Plan
+    spec: compiler.Spec
+    recipe: Recipe
+    order: tuple[int, ...]
+    device: int
+
+
+def choose(call: Call) -> Choice:
+    """Plan `call` for its device, without building anything."""
     index = call.device.index if call.device.index is not None else torch.cuda.current_device()
     device = DeviceSpec.query(index)
     recipe, order = call.recipe, tuple(range(len(tensors_of(call))))
@@ -74,9 +96,7 @@ def prepare(call: Call) -> Launcher:
         recipe, order = transposed(recipe), (1, 0, *order[2:])
     plan = plan_problem(recipe.problem, device, kernel=call.options.kernel)
     spec = compiler.Spec(plan.family, plan.config, recipe.problem.signature, device.arch)
-    kernel = compiler.get(spec, jit=call.options.jit)
-    constants, offsets = _constants(recipe)
-    return Launcher(plan, kernel.function, index, constants, order, offsets)
+    return Choice(plan, spec, recipe, order, index)
 
 
 def tensors_of(call: Call) -> list[Tensor]:
