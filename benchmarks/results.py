@@ -16,8 +16,8 @@ class Row:
     """One contender on one problem; `us` is None where the result was wrong (`ok` false): it is not timed.
 
     `layout` is that of `cutegemm.plan`: for A, then B, "n" if the matrix is contiguous as written and "t" if
-    it is the transposed view of a contiguous one. `rel_err` is the largest error against fp64 over the largest
-    magnitude of the reference, None where the result had a NaN. `kernel` says what ran, as far as the
+    it is the transposed view of a contiguous one. `rel_err` is the largest error against fp64 over the
+    largest magnitude of the reference, None where the result had a NaN. `kernel` says what ran, as far as the
     contender can tell.
     """
 

@@ -143,7 +143,7 @@ def _check_lines(check: Check) -> list[str]:
         f"m n k      {check.m} {check.n} {check.k}, bf16, by {check.path}",
         f"result     {verdict}: largest error against fp64 {check.error:.2e}; torch's separate calls, which "
         f"round in between, {check.torch_error:.2e}",
-        f"time       {check.us:.0f} us a call; torch's separate calls {check.torch_us:.0f} us",
+        f"time       {check.us / 1e3:.3g} ms a call; torch's separate calls {check.torch_us / 1e3:.3g} ms",
     ]
 
 
@@ -159,6 +159,10 @@ def build(chosen: Plan) -> dict[str, Any]:
     """Compiles the plan's kernel, which takes neither a GPU nor a driver, and reports on it."""
     from cutegemm import compiler
 
-    start = time.perf_counter()
-    compiler.build(chosen.problem.signature, chosen.config, chosen.device.arch)
-    return {"kernel": chosen.kernel, "seconds": round(time.perf_counter() - start, 2)}
+    spec = compiler.Spec(chosen.family, chosen.config, chosen.problem.signature, chosen.device.arch)
+    artifact = compiler.build(spec, keep_cubin=True)
+    return {
+        "kernel": chosen.kernel,
+        "seconds": round(artifact.seconds, 1),
+        "cubin_bytes": len(artifact.cubin or b""),
+    }

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from typing import Literal
 
 from packaging.requirements import Requirement
@@ -70,6 +71,7 @@ def examine() -> Iterator[Finding]:
     yield from packages()
     yield from imports()
     yield from gpus()
+    yield cache()
 
 
 def packages() -> Iterator[Finding]:
@@ -85,33 +87,42 @@ def packages() -> Iterator[Finding]:
         )
         return
     yield Finding("cutegemm", "ok", version("cutegemm"))
-    for requirement in declared:
-        if requirement.name != "cutegemm":
-            yield _package(requirement)
+    for requirement in _of_extra(declared, ""):
+        problem = _problem(requirement)
+        if problem is None:
+            yield Finding(requirement.name, "ok", version(requirement.name))
+        else:
+            brackets = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+            wanted = f"{requirement.name}{brackets}{requirement.specifier}"
+            yield Finding(requirement.name, "broken", problem, f"pip install '{wanted}'")
+    for extra in metadata("cutegemm").get_all("Provides-Extra") or []:
+        own = [r for r in _of_extra(declared, extra) if r.name != "cutegemm"]
+        problems = [f"{r.name} {problem}" for r in own if (problem := _problem(r)) is not None]
+        subject = f"extra {extra}"
+        if problems:
+            yield Finding(subject, "note", "; ".join(problems), f"pip install 'cutegemm[{extra}]'")
+        else:
+            yield Finding(subject, "ok", ", ".join(f"{r.name} {version(r.name)}" for r in own))
 
 
-def _package(requirement: Requirement) -> Finding:
-    extra = _extra(requirement)
-    brackets = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
-    wanted = f"cutegemm[{extra}]" if extra else f"{requirement.name}{brackets}{requirement.specifier}"
+def _of_extra(declared: list[Requirement], extra: str) -> list[Requirement]:
+    """The requirements that `extra` adds, or with "" those that always hold."""
+
+    def holds(requirement: Requirement, extra: str) -> bool:
+        return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+
+    return [r for r in declared if holds(r, extra) and not (extra and holds(r, ""))]
+
+
+def _problem(requirement: Requirement) -> str | None:
+    """What is wrong with the installed package, or None."""
     have = _version(requirement.name)
     if have is None:
-        text = f"not installed; the extra {extra!r} brings it" if extra else "not installed"
-    elif not requirement.specifier.contains(have, prereleases=True):
-        text = f"{have} is not {requirement.specifier}"
-    elif missing := _missing_parts(requirement):
-        text = f"{have}, without {', '.join(missing)}"
-    else:
-        return Finding(requirement.name, "ok", have)
-    return Finding(requirement.name, "note" if extra else "broken", text, f"pip install '{wanted}'")
-
-
-def _extra(requirement: Requirement) -> str | None:
-    """The extra that a requirement belongs to, or None for one that always holds."""
-    if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-        return None
-    text = str(requirement.marker)
-    return text.partition("extra == ")[2].strip("\"'") or None
+        return "is not installed"
+    if not requirement.specifier.contains(have, prereleases=True):
+        return f"{have} is not {requirement.specifier}"
+    missing = _missing_parts(requirement)
+    return f"{have} lacks {', '.join(missing)}" if missing else None
 
 
 def _missing_parts(requirement: Requirement) -> list[str]:
@@ -228,6 +239,21 @@ def _serves(built: str, capability: tuple[int, int]) -> bool:
     if kind == "compute":
         return (major, minor) <= capability
     return major == capability[0] and minor <= capability[1]
+
+
+def cache() -> Finding:
+    """Where built kernels are kept, and how many there are."""
+    from cutegemm.compiler import cache_directory
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        directory = cache_directory()
+    if caught:
+        return Finding("kernel cache", "note", str(caught[0].message))
+    kernels = len(list(directory.glob("*.json")))
+    size = sum(path.stat().st_size for path in directory.iterdir() if path.is_file())
+    text = f"{directory}, {kernels} kernels, {size / 1e6:.1f} MB"
+    return Finding("kernel cache", "ok", text)
 
 
 def _verdict(findings: list[Finding], broken: bool) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import email
 import json
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 
 import pytest
 import torch
-from packaging.requirements import Requirement
 
 from cutegemm import cli, device
 from cutegemm.cli import doctor
@@ -100,39 +101,82 @@ def test_no_driver_is_usable_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor._verdict(findings, broken=False).startswith("Usable on CPU tensors")
 
 
-def versions(monkeypatch: pytest.MonkeyPatch, **installed: str) -> None:
-    def version(name: str) -> str:
-        if name not in installed:
-            raise PackageNotFoundError(name)
-        return installed[name]
-
-    monkeypatch.setattr(doctor, "version", version)
+REQUIRED = ["torch>=2.9", "dsl[cu13]>=4.8.1,<4.9", 'matplotlib>=3.8 ; extra == "plots"']
+DSL_PARTS = ["base", "parts-cu13==4.8.1; extra == 'cu13'"]
+IN_ORDER = {
+    "cutegemm": "0.1",
+    "torch": "2.13.0+cpu",
+    "dsl": "4.8.1",
+    "parts-cu13": "4.8.1",
+    "matplotlib": "3.9",
+}
 
 
 @pytest.mark.parametrize(
-    ("requirement", "installed", "state", "fix"),
+    ("changed", "subject", "state", "text", "fix"),
     [
-        ("torch>=2.9", {"torch": "2.13.0+cpu"}, "ok", None),
-        ("torch>=2.9", {"torch": "2.8.0"}, "broken", "pip install 'torch>=2.9'"),
-        ("torch>=2.9", {}, "broken", "pip install 'torch>=2.9'"),
-        ('matplotlib>=3.8 ; extra == "plots"', {}, "note", "pip install 'cutegemm[plots]'"),
-        ('matplotlib>=3.8 ; extra == "plots"', {"matplotlib": "3"}, "note", "pip install 'cutegemm[plots]'"),
+        ({}, "torch", "ok", "2.13.0+cpu", None),
+        ({"torch": "2.8.0"}, "torch", "broken", "2.8.0 is not >=2.9", "pip install 'torch>=2.9'"),
+        ({"torch": None}, "torch", "broken", "is not installed", "pip install 'torch>=2.9'"),
+        (
+            {"parts-cu13": None},
+            "dsl",
+            "broken",
+            "4.8.1 lacks parts-cu13",
+            "pip install 'dsl[cu13]<4.9,>=4.8.1'",
+        ),
+        ({}, "extra plots", "ok", "matplotlib 3.9", None),
+        (
+            {"matplotlib": None},
+            "extra plots",
+            "note",
+            "matplotlib is not installed",
+            "pip install 'cutegemm[plots]'",
+        ),
+        ({"cutegemm": None}, "cutegemm", "broken", "", "pip install -e . in that folder"),
     ],
 )
-def test_a_package_is_missing_too_old_or_in_order(monkeypatch, requirement, installed, state, fix) -> None:
-    versions(monkeypatch, **installed)
-    found = doctor._package(Requirement(requirement))
-    assert (found.state, found.fix) == (state, fix)
+def test_packages_missing_too_old_or_in_order(monkeypatch, changed, subject, state, text, fix) -> None:
+    installed = IN_ORDER | changed
+
+    def version(name: str) -> str:
+        if installed.get(name) is None:
+            raise PackageNotFoundError(name)
+        return installed[name]
+
+    def requires(name: str) -> list[str]:
+        version(name)
+        return {"cutegemm": REQUIRED, "dsl": DSL_PARTS}.get(name, [])
+
+    extras = email.message_from_string("Provides-Extra: plots")
+    monkeypatch.setattr(doctor, "version", version)
+    monkeypatch.setattr(doctor, "requires", requires)
+    monkeypatch.setattr(doctor, "metadata", lambda name: extras)
+    (found,) = [f for f in doctor.packages() if f.subject == subject]
+    assert (found.state, found.fix) == (state, fix) and text in found.text
+    assert sum(f.state != "ok" for f in doctor.packages()) == len(changed)
 
 
-def test_the_dsl_without_its_cuda_13_part_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    versions(monkeypatch, dsl="4.8.1")
-    monkeypatch.setattr(doctor, "requires", lambda name: ["base", "parts-cu13==4.8.1; extra == 'cu13'"])
-    found = doctor._package(Requirement("dsl[cu13]>=4.8.1,<4.9"))
-    assert found.state == "broken" and "parts-cu13" in found.text
-    assert found.fix == "pip install 'dsl[cu13]<4.9,>=4.8.1'"
+def test_the_cache_is_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
+    for name in ("k.json", "k.so", "k.lock"):
+        (tmp_path / name).write_bytes(b"x" * 500_000)
+    assert doctor.cache() == Finding("kernel cache", "ok", f"{tmp_path}, 1 kernels, 1.5 MB")
 
 
+def test_a_cache_that_can_not_be_kept_is_noted_with_what_to_set(monkeypatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path / "file" / "folder"))
+    found = doctor.cache()
+    assert found.state == "note" and "CUTEGEMM_CACHE_DIR" in found.text and str(tmp_path) in found.text
+
+
+@pytest.fixture
+def empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
+
+
+@pytest.mark.usefixtures("empty_cache")
 def test_this_environment_is_usable_and_json_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor"]) == 0
     text = capsys.readouterr().out
