@@ -218,7 +218,8 @@ def check(arguments: Arguments) -> tuple[Request, Sizes]:
 
 def allocate(arguments: Arguments, sizes: Sizes) -> tuple[Tensor, ...]:
     """The outputs: those given, and fresh contiguous ones for the rest, without data if the inputs are."""
-    like = arguments.abstract or arguments.a
+    abstract = arguments.abstract
+    like = arguments.a if abstract is None else abstract
     return tuple(
         out if isinstance(out, Tensor) else like.new_empty(shape, dtype=torch_dtype(dtype))
         for out, (shape, dtype) in zip(arguments.outs, sizes.outputs, strict=True)

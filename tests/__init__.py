@@ -1,0 +1,1 @@
+"""Tests: unit/ (no GPU), compile/ (no GPU: PTX and SASS of every architecture), gpu/ (marker `gpu`)."""

@@ -1,0 +1,196 @@
+"""What tests compare results with: an fp64 oracle with an error bound, and outputs laid in guarded memory.
+
+The bound follows from K, the dtypes and the data, so a test has no tolerance to choose. A result passes when
+it is the rounding of some value within the bound of the oracle; NaN passes nowhere, except where a test asks
+for it and the oracle is NaN too. `test_helpers.py` holds the mutants that all of this has to reject.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cutegemm import reference
+from cutegemm.fusion import IDENTITY
+from cutegemm.fusion.to_torch import evaluate
+from cutegemm.normalize import Arguments, parse
+from cutegemm.options import Options
+
+#: The unit roundoff of fp32, in which every path accumulates and computes its epilogue.
+U32 = 2.0**-24
+#: Roundings of an epilogue's value that are allowed for besides those of the accumulator and the operands.
+EPILOGUE_ROUNDINGS = 16
+
+
+class Expectation(NamedTuple):
+    """One output's range: any result that is a rounding of a number in [low, high] is right. All fp64."""
+
+    name: str
+    value: Tensor
+    low: Tensor
+    high: Tensor
+
+
+def expect(a: Tensor, b: Tensor, **keywords: Any) -> list[Expectation]:
+    """What `gemm` may give for these arguments (keywords: epilogue, c, alpha, beta), output by output."""
+    named = {"epilogue": None, "c": None, "alpha": 1.0, "beta": None} | keywords
+    arguments = parse(a, b, **named, out=None, out_dtype=None, options=Options())
+    with torch.no_grad():
+        acc = reference.accumulate(arguments, torch.float64)
+        spread = _accumulator_error(arguments)
+        values = evaluate(arguments.graph, acc, arguments.operands, dtype=torch.float64)
+        lows, highs = _range(arguments, acc, spread, values)
+    outputs = zip(arguments.graph.outputs, values, lows, highs, strict=True)
+    return [Expectation(spec.name, value, low, high) for spec, value, low, high in outputs]
+
+
+def check(
+    result: Tensor | Sequence[Tensor], a: Tensor, b: Tensor, *, nan: bool = False, **keywords: Any
+) -> None:
+    """Assert that `result` is a right result of `gemm(a, b, **keywords)`, in its own dtype and the right
+    shape.
+
+    `nan=True` asks for NaN exactly where the oracle has it; otherwise an oracle with a NaN is the test's
+    mistake.
+    """
+    expected = expect(a, b, **keywords)
+    results = [result] if isinstance(result, Tensor) else list(result)
+    assert len(results) == len(expected), f"{len(results)} outputs, expected {len(expected)}"
+    for output, expectation in zip(results, expected, strict=True):
+        assert_within(output, expectation, nan=nan)
+
+
+def assert_within(result: Tensor, expected: Expectation, *, nan: bool = False) -> None:
+    """Assert that every element of `result` is in `expected`'s range, rounded to the result's dtype."""
+    name, value, low, high = expected
+    assert result.shape == value.shape, (
+        f"{name} has shape {tuple(result.shape)}, expected {tuple(value.shape)}"
+    )
+    is_nan = value.isnan()
+    assert nan or not is_nan.any(), f"{name}: the oracle has NaN; say nan=True if that is what is tested"
+    # Rounding is monotone, so the range's ends round to the range of right results, infinities included.
+    right = (reference.cast(low, result.dtype) <= result) & (result <= reference.cast(high, result.dtype))
+    right = torch.where(is_nan, result.isnan(), right)
+    if right.all():
+        return
+    wrong = (~right).nonzero()
+    first = tuple(wrong[0].tolist())
+    got, wanted, least, most = (t[first].item() for t in (result, value, low, high))
+    raise AssertionError(
+        f"{name}: {len(wrong)} of {right.numel()} elements are wrong; first at {first}: {got!r}, "
+        f"expected {wanted!r} in [{least!r}, {most!r}]; last at {tuple(wrong[-1].tolist())}"
+    )
+
+
+def _accumulator_error(arguments: Arguments) -> Tensor:
+    """A bound on |fp32 accumulator - exact|, element by element.
+
+    With S = |alpha| |A| |B|: the K products are exact in fp32 (of 16-bit inputs); a sum in fp32 strays by
+    about sqrt(K) u S (Higham and Mary 2019, with a factor of 4), and by K/8 u S more where a tensor core
+    truncates once per 16 products instead of rounding. Scaling and adding C round a few times more. int8 is
+    exact until it is converted.
+    """
+    magnitude = Arguments(
+        a=arguments.a.double().abs(),
+        b=arguments.b.double().abs(),
+        c=None if arguments.c is None else arguments.c.double().abs(),
+        alpha=abs(arguments.alpha),
+        beta=abs(arguments.beta),
+        graph=arguments.graph,
+        operands=arguments.operands,
+        outs=arguments.outs,
+        options=arguments.options,
+    )
+    k = arguments.a.shape[-1]
+    if arguments.a.dtype == torch.float64:
+        roundings = (k + 8) * 2.0**-53
+    elif arguments.a.dtype == torch.int8:
+        roundings = 8 * U32
+    else:
+        products = 2 if arguments.a.dtype == torch.float32 else 0  # of which fp32 rounds each
+        roundings = (4 * math.sqrt(k) + k / 8 + products + 4) * U32
+    return reference.accumulate(magnitude, torch.float64) * roundings
+
+
+def _range(
+    arguments: Arguments, acc: Tensor, spread: Tensor, values: Sequence[Tensor]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The least and greatest outputs as accumulator and operands move within their errors.
+
+    Every output element depends on one accumulator, or on an even and its odd neighbour after a `pair`: their
+    errors are tried with either sign, against operands that are moved by a rounding either way.
+    """
+    unit = 2.0**-53 if arguments.a.dtype == torch.float64 else U32
+    lows, highs = list(values), list(values)
+    moves = [(1.0, 1.0), (-1.0, -1.0)]
+    if arguments.graph.has_pair:
+        moves += [(1.0, -1.0), (-1.0, 1.0)]
+    scales = (1.0,) if arguments.graph == IDENTITY else (1 - 4 * unit, 1 + 4 * unit)
+    for (even, odd), scale in itertools.product(moves, scales):
+        moved = acc.clone()
+        moved[..., 0::2] += even * spread[..., 0::2]
+        moved[..., 1::2] += odd * spread[..., 1::2]
+        operands = [o.double() * scale if isinstance(o, Tensor) else o for o in arguments.operands]
+        for i, value in enumerate(evaluate(arguments.graph, moved, operands, dtype=torch.float64)):
+            lows[i], highs[i] = torch.minimum(lows[i], value), torch.maximum(highs[i], value)
+    slack = 0.0 if arguments.graph == IDENTITY else EPILOGUE_ROUNDINGS * unit
+    for i, value in enumerate(values):
+        room = (value.abs() * slack).nan_to_num(posinf=0.0)
+        # Where the oracle overflowed or is NaN there is no range: the result has to be that very thing.
+        lows[i] = torch.where(value.isfinite(), lows[i] - room, value)
+        highs[i] = torch.where(value.isfinite(), highs[i] + room, value)
+    return lows, highs
+
+
+class Guarded:
+    """An output view in the middle of memory that is watched.
+
+    `tensor` is what to pass as `out`: filled with NaN (integers: with the guard's pattern), so that an
+    element nobody writes shows. Around it, and in the gaps of a strided view, lies a pattern that has to
+    survive.
+    """
+
+    PATTERN = 0xA5
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        *,
+        strides: Sequence[int] | None = None,
+        offset: int = 0,
+        device: str | torch.device = "cpu",
+        guard: int = 512,
+    ) -> None:
+        """`strides` and `offset` (to misalign the view) are in elements, `guard` in bytes at either end."""
+        if strides is None:
+            strides = torch.empty(tuple(shape), device="meta").stride()
+        extent = 1 + sum(s * (n - 1) for n, s in zip(shape, strides, strict=True)) if 0 not in shape else 0
+        start = guard // dtype.itemsize + offset
+        size = (start + extent) * dtype.itemsize + guard
+        self._bytes = torch.full((-(-size // 16) * 16,), self.PATTERN, dtype=torch.uint8, device=device)
+        self.tensor = self._bytes.view(dtype).as_strided(tuple(shape), tuple(strides), start)
+        if dtype.is_floating_point:
+            self.tensor.fill_(math.nan)
+        inside = torch.zeros_like(self._bytes)
+        scaled = (*(s * dtype.itemsize for s in strides), 1)
+        inside.as_strided((*shape, dtype.itemsize), scaled, start * dtype.itemsize).fill_(1)
+        self._outside = inside == 0
+        self._before = self._bytes.clone()
+
+    def assert_intact(self) -> None:
+        """Assert that nothing outside the view was written."""
+        changed = (self._outside & (self._bytes != self._before)).nonzero().flatten()
+        assert not len(changed), (
+            f"{len(changed)} bytes outside of the output were written, first at {int(changed[0])}"
+        )
+
+    def assert_untouched(self) -> None:
+        """Assert that nothing was written at all."""
+        changed = (self._bytes != self._before).nonzero().flatten()
+        assert not len(changed), f"{len(changed)} bytes were written, first at {int(changed[0])}"
