@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
+import shutil
 import subprocess
 import sys
+import zipfile
 from importlib.metadata import entry_points, requires, version
 from pathlib import Path
 
@@ -23,11 +26,11 @@ def declared_packages() -> list[str]:
 
 def test_every_package_of_the_tree_is_declared() -> None:
     tops = {"cutegemm": ROOT / "cutegemm", **MAPPED}
-    in_tree = [
-        ".".join([name, *init.parent.relative_to(folder).parts])
+    in_tree = {
+        ".".join([name, *module.parent.relative_to(folder).parts])
         for name, folder in tops.items()
-        for init in folder.rglob("__init__.py")
-    ]
+        for module in folder.rglob("*.py")
+    }
     assert sorted(in_tree) == sorted(declared_packages())
 
 
@@ -77,3 +80,39 @@ def test_importing_needs_neither_the_dsl_nor_the_driver() -> None:
         "assert not loaded, loaded\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd="/")
+
+
+def test_a_wheel_holds_every_package_and_imports(tmp_path: Path) -> None:
+    source, site = tmp_path / "source", tmp_path / "site"
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for folder in ("cutegemm", "epilogues", "hand_kernels"):
+        shutil.copytree(ROOT / folder, source / folder, ignore=ignored)
+    for file in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, source)
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"]
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, "-w", tmp_path, source], check=True)
+    (wheel,) = tmp_path.glob("cutegemm-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+        names = set(archive.namelist())
+    in_tree = {
+        path.relative_to(source).as_posix()
+        for path in (source / "cutegemm").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert in_tree <= names
+    assert {"cutegemm/epilogues/bias.py", "cutegemm/hand_kernels/__init__.py"} <= names
+    assert not [
+        name for name in names if name.startswith(("epilogues/", "hand_kernels/", "tests/", "benchmarks/"))
+    ]
+    code = (
+        "import cutegemm, cutegemm.epilogues as e, cutegemm.hand_kernels as h, cutegemm.planner\n"
+        "print(cutegemm.plan(64, 64, 64, arch='sm_90a', epilogue=e.bias_gelu).kernel)\n"
+        "print(cutegemm.__file__, h.__file__, e.__file__, sep='\\n')"
+    )
+    env = {**os.environ, "PYTHONPATH": str(site)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, cwd="/", capture_output=True, text=True, check=True
+    )
+    kernel, *files = done.stdout.splitlines()
+    assert kernel.startswith("sm80_multistage:") and all(file.startswith(str(site)) for file in files)
