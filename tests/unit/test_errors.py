@@ -1,4 +1,4 @@
-"""Every error of `gemm`: its class, what its message names, and that nothing was written when it was raised."""
+"""Every error of `gemm`: its class, what its message names, and that nothing was written when it rose."""
 
 from __future__ import annotations
 
@@ -208,11 +208,11 @@ def tensors_of(value) -> list[torch.Tensor]:
     return tensors_of(value.operands) if hasattr(value, "operands") else []
 
 
-def snapshot(values) -> list[torch.Tensor | None]:
+def snapshot(values) -> list[bytes]:
     """The tensors' contents; those without data have none."""
-    return [
-        None if t.is_meta or t.layout != torch.strided else t.detach().clone() for t in tensors_of(values)
-    ]
+    dense = [t.detach() for t in tensors_of(values) if not t.is_meta and t.layout == torch.strided]
+    plain = [t.resolve_conj().resolve_neg().contiguous().flatten() for t in dense]
+    return [t.view(torch.uint8).numpy().tobytes() for t in plain]
 
 
 @pytest.mark.parametrize(("changes", "error", "builtin", "message"), CASES)
@@ -227,8 +227,7 @@ def test_an_error_names_its_argument_and_leaves_everything_as_it_was(
     assert type(raised.value) is error and isinstance(raised.value, builtin)
     assert isinstance(raised.value, CuteGemmError)
     out.assert_untouched()
-    for tensor, old in zip(snapshot(keywords), before, strict=True):
-        assert old is None or torch.equal(tensor.nan_to_num(123.0), old.nan_to_num(123.0))
+    assert snapshot(keywords) == before
 
 
 def test_the_right_call_that_the_errors_start_from() -> None:
@@ -374,7 +373,7 @@ def test_interleave_refuses_two_that_are_not_alike(gate, up, error, message) -> 
 
 def test_every_error_is_public_and_derives_from_the_base() -> None:
     names = [name for name in cutegemm.__all__ if name.endswith("Error")]
-    assert len(names) == 11
+    assert len(names) == 10
     assert all(issubclass(getattr(cutegemm, name), CuteGemmError) for name in names)
 
 
