@@ -45,13 +45,14 @@ gpu-test: $(VENV)/.installed
 	@echo "== gpu-test: the tests marked gpu"
 	@$(PY) -m pytest -m gpu $(ARGS)
 
-# mypy does not follow a package-dir mapping: it is shown the package as it is installed, through links.
-TYPES := build/types/cutegemm
+# mypy does not follow a package-dir mapping: it is shown the packages as they import, through links.
+TYPES := build/types
 lint: $(VENV)/.installed-dev
 	@echo "== lint: ruff, then mypy over cutegemm with its mapped folders, and over benchmarks"
 	@$(PY) -m ruff check .
-	@rm -rf $(TYPES) && mkdir -p $(TYPES) && ln -s $(CURDIR)/cutegemm/* $(CURDIR)/epilogues $(CURDIR)/hand_kernels $(TYPES)
-	@MYPYPATH=build/types $(PY) -m mypy -p cutegemm $(ARGS)
+	@rm -rf $(TYPES) && mkdir -p $(TYPES)/cutegemm && ln -s $(CURDIR)/benchmarks $(CURDIR)/tests $(TYPES)
+	@ln -s $(CURDIR)/cutegemm/* $(CURDIR)/epilogues $(CURDIR)/hand_kernels $(TYPES)/cutegemm
+	@cd $(TYPES) && $(CURDIR)/$(PY) -m mypy --config-file $(CURDIR)/pyproject.toml -p cutegemm -p benchmarks $(ARGS)
 
 compile-all: $(VENV)/.installed
 	@echo "== compile-all: every kernel configuration for every architecture"
