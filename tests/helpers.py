@@ -25,6 +25,9 @@ from cutegemm.options import Options
 U32 = 2.0**-24
 #: Roundings of an epilogue's value that are allowed for besides those of the accumulator and the operands.
 EPILOGUE_ROUNDINGS = 16
+#: What an epilogue may lose when an intermediate value underflows: one below 2**-126 may count as 0, and be multiplied
+#: by up to 2**14 afterwards (a gate by its own value and by the unit that it gates).
+UNDERFLOW = 2.0**-112
 
 
 class Expectation(NamedTuple):
@@ -38,7 +41,7 @@ class Expectation(NamedTuple):
 
 def expect(a: Tensor, b: Tensor, **keywords: Any) -> list[Expectation]:
     """What `gemm` may give for these arguments (keywords: epilogue, c, alpha, beta), output by output."""
-    named = {"epilogue": None, "c": None, "alpha": 1.0, "beta": None} | keywords
+    named: dict[str, Any] = {"epilogue": None, "c": None, "alpha": 1.0, "beta": None} | keywords
     arguments = parse(a, b, **named, out=None, out_dtype=None, options=Options())
     with torch.no_grad():
         acc = reference.accumulate(arguments, torch.float64)
@@ -140,7 +143,7 @@ def _range(
             lows[i], highs[i] = torch.minimum(lows[i], value), torch.maximum(highs[i], value)
     slack = 0.0 if arguments.graph == IDENTITY else EPILOGUE_ROUNDINGS * unit
     for i, value in enumerate(values):
-        room = (value.abs() * slack).nan_to_num(posinf=0.0)
+        room = (value.abs() * slack).nan_to_num(posinf=0.0) + (UNDERFLOW if slack else 0.0)
         # Where the oracle overflowed or is NaN there is no range: the result has to be that very thing.
         lows[i] = torch.where(value.isfinite(), lows[i] - room, value)
         highs[i] = torch.where(value.isfinite(), highs[i] + room, value)

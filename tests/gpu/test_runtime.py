@@ -1,0 +1,239 @@
+"""What happens around a launch on a GPU: streams, devices, the second call, concurrency, very large strides."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from cutegemm import compiler, epilogues, errors, gemm
+from cutegemm.compiler import cache
+from cutegemm.device import DeviceSpec
+from cutegemm.kernels.config import CONFIGS
+from tests.helpers import Guarded, check
+
+pytestmark = pytest.mark.gpu
+
+
+def randn(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.randn(shape, device="cuda").to(dtype)
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a warm call compiled")
+
+    monkeypatch.setattr(compiler.jit, "build", refuse)
+    monkeypatch.setattr(cache, "_from_disk_or_compiler", refuse)
+
+
+_CALLS: dict[str, Callable[..., object]] = {
+    "plain": lambda a, b, v, t: gemm(a, b),
+    "bias_gelu": lambda a, b, v, t: gemm(a, b, epilogue=epilogues.bias_gelu(v)),
+    "composed": lambda a, b, v, t: gemm(a, b, epilogue=epilogues.bias(v) >> epilogues.gelu() >> epilogues.add(t)),
+    "c": lambda a, b, v, t: gemm(a, b, c=t, alpha=2.0, beta=0.5),
+    "scalar tensors": lambda a, b, v, t: gemm(a, b, c=t, alpha=v.sum(), beta=v[0]),
+    "out is c": lambda a, b, v, t: gemm(a, b, c=t, out=t),
+    "several outputs": lambda a, b, v, t: gemm(a, b, epilogue=epilogues.bias_gelu_aux(v)),
+}
+
+
+@pytest.mark.parametrize("name", _CALLS)
+def test_a_second_call_neither_compiles_nor_synchronises(name: str, request: pytest.FixtureRequest) -> None:
+    a, b, v, t = randn(96, 64), randn(64, 128), randn(128), randn(96, 128)
+    call = _CALLS[name]
+    before = t.clone()
+    first = call(a, b, v, t)
+    first = first.clone() if isinstance(first, torch.Tensor) else tuple(x.clone() for x in first)
+    t.copy_(before)
+    request.getfixturevalue("no_compiler")
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        second = call(a, b, v, t)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    firsts, seconds = (x if isinstance(x, tuple) else (x,) for x in (first, second))
+    for x, y in zip(firsts, seconds, strict=True):
+        assert torch.equal(x, y)
+
+
+def test_a_warm_call_allocates_its_output_and_nothing_else() -> None:
+    a, b, out = randn(256, 64), randn(64, 128), randn(256, 128)
+    for given, expected in ((None, 1), (out, 0)):
+        gemm(a, b, out=given)
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_stats()["allocation.all.allocated"]
+        result = gemm(a, b, out=given)
+        assert torch.cuda.memory_stats()["allocation.all.allocated"] - before == expected
+        check(result, a, b)
+
+
+def test_a_warm_call_still_checks_what_the_key_leaves_open() -> None:
+    pool = randn(4 * 64 * 64)
+    a, b, out = (pool[i * 4096 : (i + 1) * 4096].view(64, 64) for i in range(3))
+    for _ in range(2):
+        gemm(a, b, out=out)
+    before = pool.clone()
+    with pytest.raises(errors.OverlapError, match="out"):
+        gemm(a, b, out=a)
+    with pytest.raises(errors.OverlapError, match="out"):
+        gemm(a, b, out=pool[2048:6144].view(64, 64))
+    with pytest.raises(errors.NotAvailableError, match="grad"):
+        gemm(a.detach().requires_grad_(), b, out=out)
+    with pytest.raises(errors.ArgumentError, match="split_k"):
+        gemm(a, b, out=out, split_k=True)  # type: ignore[arg-type]
+    with pytest.raises(errors.ArgumentError, match="beta"):
+        gemm(a, b, out=out, beta=0.5)
+    torch.cuda.synchronize()
+    assert torch.equal(pool, before)
+
+
+def test_it_runs_on_the_callers_stream() -> None:
+    a, b = torch.zeros(512, 512, device="cuda", dtype=torch.bfloat16), randn(512, 512)
+    value = randn(512, 512)
+    gemm(a, b)
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(100_000_000)
+        a.copy_(value)
+        result = gemm(a, b)
+    assert not stream.query(), "the call waited for the stream"
+    stream.synchronize()
+    check(result, value, b)
+
+
+def test_it_can_be_captured_in_a_graph() -> None:
+    a, b, out = randn(200, 300), randn(300, 100), randn(200, 100)
+    gemm(a, b, out=out)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        gemm(a, b, out=out)
+    a.copy_(randn(200, 300))
+    graph.replay()
+    torch.cuda.synchronize()
+    check(out, a, b)
+
+
+def test_a_host_operand_is_refused_and_the_next_call_works() -> None:
+    a, b = randn(64, 64), randn(64, 64)
+    with pytest.raises(errors.DeviceError, match="cpu"):
+        gemm(a, b.cpu())
+    check(gemm(a, b), a, b)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_the_operands_device_decides_not_the_current_one() -> None:
+    a, b = (torch.randn(130, 130, device="cuda:1").bfloat16() for _ in range(2))
+    for _ in range(2):  # the full path, then the warm one
+        result = gemm(a, b)
+        assert result.device == a.device
+        assert torch.cuda.current_device() == 0
+        check(result, a, b)
+    with pytest.raises(errors.DeviceError, match="cuda:0"):
+        gemm(a, b.to("cuda:0"))
+
+
+def test_runs_are_bit_equal() -> None:
+    a, b = randn(16, 8192), randn(8192, 2560)
+    first = gemm(a, b)
+    out = torch.empty_like(first)
+    differing = torch.zeros((), device="cuda", dtype=torch.int64)
+    for _ in range(1000):
+        gemm(a, b, out=out)
+        differing += (out != first).sum()
+    assert differing.item() == 0
+    check(first, a, b)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_every_configuration_on_ragged_sizes(config: object) -> None:
+    a, b = randn(300, 136), randn(136, 520)
+    out = Guarded((300, 520), torch.bfloat16, device="cuda")
+    pin = f"sm80_multistage:{config}"
+    try:
+        gemm(a, b, out=out.tensor, kernel=pin)
+    except errors.UnsupportedArchitectureError as refused:
+        smem = DeviceSpec.query(0).smem_per_block
+        assert "shared memory" in str(refused) and str(smem) in str(refused)
+        return
+    check(out.tensor, a, b)
+    out.assert_intact()
+
+
+def test_batches_beyond_a_grid_dimension() -> None:
+    ones = torch.ones(65_536, 8, 8, device="cuda", dtype=torch.bfloat16)
+    assert (gemm(ones, ones) == 8).all()
+
+
+def test_more_batch_modes_than_a_kernel_walks() -> None:
+    a = randn(3, 1, 2, 1, 5, 24, 16).expand(3, 4, 2, 3, 5, 24, 16)
+    b = randn(1, 4, 1, 3, 1, 16, 40)
+    check(gemm(a, b), a, b)
+
+
+def test_offsets_beyond_32_bits() -> None:
+    if torch.cuda.mem_get_info()[0] < 16 * 2**30:
+        pytest.skip("needs 16 GB of free GPU memory")
+    wide = torch.randn(40_000, 65_536, device="cuda", dtype=torch.bfloat16)
+    b = randn(64, 256)
+    check(gemm(wide[:, :64], b)[-300:], wide[-300:, :64], b)
+    del wide
+    a, b = randn(65_537, 64), randn(64, 32_768)
+    check(gemm(a, b)[-200:], a[-200:], b)
+
+
+def test_concurrent_first_calls_from_threads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
+    cache.clear_memory()
+    a, b = randn(72, 88), randn(88, 104)
+    results: list[torch.Tensor] = []
+    failures: list[BaseException] = []
+
+    def first() -> None:
+        try:
+            results.append(gemm(a, b, epilogue=epilogues.silu()))
+        except BaseException as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=first) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    torch.cuda.synchronize()
+    assert not failures and len(results) == 8
+    for result in results:
+        check(result, a, b, epilogue=epilogues.silu())
+    assert len(list(tmp_path.glob("*.json"))) == 1
+
+
+_PROCESS = """
+import torch
+from cutegemm import gemm, epilogues
+torch.manual_seed(0)
+a, b = (torch.randn(80, 80, device="cuda").bfloat16() for _ in range(2))
+result = gemm(a, b, epilogue=epilogues.tanh())
+expected = torch.tanh(a.double() @ b.double())
+assert (result.double() - expected).abs().max() < 5e-3
+"""
+
+
+def test_concurrent_first_calls_from_processes(tmp_path: Path) -> None:
+    environment = {**os.environ, "CUTEGEMM_CACHE_DIR": str(tmp_path)}
+    started = [
+        subprocess.Popen([sys.executable, "-c", _PROCESS], env=environment, stderr=subprocess.PIPE)
+        for _ in range(8)
+    ]
+    for process in started:
+        _, messages = process.communicate(timeout=300)
+        assert process.returncode == 0, messages.decode()
+    assert len(list(tmp_path.glob("*.json"))) == 1
