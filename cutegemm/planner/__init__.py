@@ -1,0 +1,27 @@
+"""Chooses a kernel for a problem on a GPU: families and configurations, one legality predicate, an analytic
+model.
+
+`plan` takes sizes and works without a GPU; `plan_problem` takes a normalised problem, as a call does.
+"""
+
+from cutegemm.planner.families import FAMILIES, UPCOMING, Family
+from cutegemm.planner.legality import Refusal, refusal
+from cutegemm.planner.model import Estimate
+from cutegemm.planner.pin import Pin, parse_pin
+from cutegemm.planner.plan import Candidate, Plan, contiguous_problem, plan, plan_problem
+
+__all__ = [
+    "FAMILIES",
+    "UPCOMING",
+    "Candidate",
+    "Estimate",
+    "Family",
+    "Pin",
+    "Plan",
+    "Refusal",
+    "contiguous_problem",
+    "parse_pin",
+    "plan",
+    "plan_problem",
+    "refusal",
+]

@@ -1,0 +1,241 @@
+"""From a problem and a GPU to the kernel that should serve it, with every alternative and the reason it was
+not taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cutegemm import device as devices
+from cutegemm.device import DeviceSpec
+from cutegemm.dtypes import lookup
+from cutegemm.errors import ArgumentError, CuteGemmError, DeviceError, ShapeError
+from cutegemm.fusion.graph import IDENTITY, Graph
+from cutegemm.kernels.config import Config
+from cutegemm.planner import report
+from cutegemm.planner.families import FAMILIES, Family
+from cutegemm.planner.legality import Refusal, refusal
+from cutegemm.planner.model import Estimate
+from cutegemm.planner.pin import parse_pin
+from cutegemm.problem import Access, Problem, Role, Signature, access
+
+#: The GPU that `plan` describes where none is named and none is present.
+DEFAULT_GPU = "H200"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One configuration of one family: its modelled time if it is legal, the reason if it is not."""
+
+    family: str
+    config: Config
+    estimate: Estimate | None
+    refusal: Refusal | None
+
+    @property
+    def kernel(self) -> str:
+        """The `kernel=` string that pins it."""
+        return f"{self.family}:{self.config}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The chosen kernel, and what it was chosen from.
+
+    `candidates` holds the legal ones by modelled time, the chosen one first, then the refused ones. `pin` is
+    the `kernel=` string that narrowed them, if any; `assumed` says why the GPU is not one that was asked for,
+    if so.
+    """
+
+    problem: Problem
+    device: DeviceSpec
+    family: str
+    config: Config
+    us: float
+    candidates: tuple[Candidate, ...]
+    pin: str | None = None
+    assumed: str | None = None
+
+    @property
+    def kernel(self) -> str:
+        """The `kernel=` string that pins this choice."""
+        return f"{self.family}:{self.config}"
+
+    @property
+    def tflops(self) -> float:
+        """The rate of the products at the modelled time, in TFLOP/s."""
+        return self.problem.flops / self.us * 1e-6
+
+    def explain(self) -> str:
+        """The decision as fixed-width text: problem, GPU, choice and its cost, candidates, rejections by
+        reason.
+        """
+        return report.text(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The decision as JSON-serialisable data; `schema` grows when a field goes or changes meaning."""
+        return report.data(self)
+
+
+def plan(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    dtype: str = "bf16",
+    arch: str | None = None,
+    batch: int = 1,
+    layout: str = "nt",
+    out_dtype: str | None = None,
+    epilogue: object = None,
+    align: int = 16,
+    kernel: str | None = None,
+) -> Plan:
+    """Plan D (batch, m, n) = epilogue(A (batch, m, k) @ B (batch, k, n)) for contiguous tensors. Needs no
+    GPU.
+
+    `dtype` is that of A, B and the epilogue's operands, `out_dtype` (default: `dtype`) that of the outputs.
+    `layout` says for A, then B, whether the tensor is contiguous as written (`"n"`) or the transposed view of
+    a contiguous one (`"t"`): `"nt"` is `x @ weight.t()`. `align` is what the pointers are aligned to, in
+    bytes; a row pitch that is less aligned lowers it. `epilogue` is one of `cutegemm.epilogues`, bound or
+    not. `arch` names an architecture (`"sm_90a"`, `"sm_90"`) or a GPU (`"H200"`). Without it the current GPU
+    is meant, and an H200 on a machine with no GPU or driver: `Plan.assumed` and `explain()` then say so.
+
+    Raises `ShapeError`, `DTypeError` or `ArgumentError` for an argument out of range,
+    `UnsupportedArchitectureError` where no family serves the GPU, and `NotAvailableError` for a family to
+    come.
+    """
+    problem = contiguous_problem(
+        m,
+        n,
+        k,
+        dtype=dtype,
+        batch=batch,
+        layout=layout,
+        out_dtype=out_dtype,
+        epilogue=epilogue,
+        align=align,
+    )
+    device, assumed = _resolve(arch)
+    return plan_problem(problem, device, kernel=kernel, assumed=assumed)
+
+
+def plan_problem(
+    problem: Problem, device: DeviceSpec, *, kernel: str | None = None, assumed: str | None = None
+) -> Plan:
+    """The best legal kernel for `problem` on `device` by the model, out of all families or those that
+    `kernel` pins.
+
+    Raises the error of the rule that nothing got past: `UnsupportedArchitectureError`, `DTypeError` or
+    `ShapeError`, with the reason; and what `parse_pin` raises for `kernel`.
+    """
+    pin = None if kernel is None else parse_pin(kernel)
+    choices: list[tuple[Family, tuple[Config, ...]]] = (
+        [(family, family.configs) for family in FAMILIES.values()]
+        if pin is None
+        else [(pin.family, pin.configs)]
+    )
+    legal: list[tuple[float, Candidate]] = []
+    refused: list[Candidate] = []
+    for family, configs in choices:
+        model = family.model(problem, device)
+        for config in configs:
+            reason = refusal(problem, family, config, device)
+            if reason is not None:
+                refused.append(Candidate(family.name, config, None, reason))
+            else:
+                estimate = model.estimate(config)
+                legal.append((estimate.us, Candidate(family.name, config, estimate, None)))
+    if not legal:
+        raise _nothing_serves(refused, kernel)
+    legal.sort(key=lambda pair: pair[0])  # stable: the family's order decides between equals
+    us, best = legal[0]
+    candidates = (*(candidate for _, candidate in legal), *refused)
+    return Plan(problem, device, best.family, best.config, us, candidates, kernel, assumed)
+
+
+def _nothing_serves(refused: list[Candidate], kernel: str | None) -> CuteGemmError:
+    reasons = {c.refusal.reason: c.refusal for c in refused if c.refusal is not None}
+    error = next(iter(reasons.values())).error
+    prefix = "" if kernel is None else f"kernel={kernel!r} can't serve this problem: "
+    return error(prefix + "; ".join(reasons))
+
+
+def contiguous_problem(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    dtype: str = "bf16",
+    batch: int = 1,
+    layout: str = "nt",
+    out_dtype: str | None = None,
+    epilogue: object = None,
+    align: int = 16,
+) -> Problem:
+    """The `Problem` of a call on contiguous tensors; arguments and errors as in `plan`."""
+    for name, size, least in (("m", m, 1), ("n", n, 1), ("k", k, 0), ("batch", batch, 1)):
+        if not isinstance(size, int) or isinstance(size, bool) or size < least:
+            raise ShapeError(f"{name}={size!r}: expected an int of at least {least}")
+    if layout not in ("nn", "nt", "tn", "tt"):
+        raise ArgumentError(
+            f"layout={layout!r}: expected 'nn', 'nt', 'tn' or 'tt' (A, then B; t: transposed)"
+        )
+    if align not in (1, 2, 4, 8, 16):
+        raise ArgumentError(f"align={align!r}: expected 1, 2, 4, 8 or 16 bytes")
+    item, out_item = lookup(dtype), lookup(out_dtype or dtype)
+    for name, kind in (("dtype", item), ("out_dtype", out_item)):
+        if align < kind.itemsize:
+            raise ArgumentError(f"align={align}: below the {kind.itemsize} bytes of {name}={kind.name!r}")
+    graph = _graph(epilogue)
+    if n % 2 and graph.has_pair:
+        raise ShapeError(f"n={n}: an epilogue with pair() needs an even n")
+
+    def tensor(role: Role, name: str, rows: int, columns: int, transposed: bool = False) -> Access:
+        strides = (1, rows) if transposed else (columns, 1)
+        return access(role, name, (batch, rows, columns), (rows * columns, *strides), address=align)
+
+    def operand(kind: str, paired: bool) -> Access:
+        columns = n // 2 if paired else n
+        if kind == "scalar":
+            return Access("fp32", "float", 4)
+        if kind == "tile":
+            return tensor("tile", item.name, m, columns)
+        own: tuple[Role, int] = ("row", columns) if kind == "row" else ("col", m)
+        return access(own[0], item.name, (own[1],), (1,), address=align)
+
+    signature = Signature(
+        a=tensor("a", item.name, m, k, layout[0] == "t"),
+        b=tensor("b", item.name, k, n, layout[1] == "t"),
+        c=None,
+        outputs=tuple(
+            tensor("out", out_item.name, m, n // 2 if spec.paired else n) for spec in graph.outputs
+        ),
+        epilogue=graph,
+        operands=tuple(operand(spec.kind, spec.paired) for spec in graph.operands),
+        alpha="float",
+        beta="float",
+    )
+    return Problem(m, n, k, batch, signature)
+
+
+def _graph(epilogue: object) -> Graph:
+    if epilogue is None:
+        return IDENTITY
+    graph = getattr(epilogue, "graph", epilogue)
+    if not isinstance(graph, Graph):
+        expected = "expected one of cutegemm.epilogues or a function under @cutegemm.epilogue"
+        raise ArgumentError(f"epilogue={epilogue!r}: {expected}")
+    return graph
+
+
+def _resolve(arch: str | None) -> tuple[DeviceSpec, str | None]:
+    """The GPU that `arch` means, and the reason where it had to be assumed."""
+    if arch is not None:
+        return devices.lookup(arch), None
+    try:
+        return devices.current(), None
+    except DeviceError as error:
+        reason = str(error).split(".")[0]
+        return devices.lookup(DEFAULT_GPU), f"assumed, with no arch given and no GPU here ({reason})"
