@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 from cutegemm import reference
 from cutegemm.fusion import IDENTITY
 from cutegemm.fusion.to_torch import evaluate
-from cutegemm.normalize import Arguments, parse
+from cutegemm.normalize import Arguments, Operand, parse
 from cutegemm.options import Options
 
 #: The unit roundoff of fp32, in which every path accumulates and computes its epilogue.
@@ -98,16 +99,13 @@ def _accumulator_error(arguments: Arguments) -> Tensor:
     truncates once per 16 products instead of rounding. Scaling and adding C round a few times more. int8 is
     exact until it is converted.
     """
-    magnitude = Arguments(
+    magnitude = replace(
+        arguments,
         a=arguments.a.double().abs(),
         b=arguments.b.double().abs(),
         c=None if arguments.c is None else arguments.c.double().abs(),
-        alpha=abs(arguments.alpha),
-        beta=abs(arguments.beta),
-        graph=arguments.graph,
-        operands=arguments.operands,
-        outs=arguments.outs,
-        options=arguments.options,
+        alpha=_magnitude(arguments.alpha),
+        beta=_magnitude(arguments.beta),
     )
     k = arguments.a.shape[-1]
     if arguments.a.dtype == torch.float64:
@@ -118,6 +116,10 @@ def _accumulator_error(arguments: Arguments) -> Tensor:
         products = 2 if arguments.a.dtype == torch.float32 else 0  # of which fp32 rounds each
         roundings = (4 * math.sqrt(k) + k / 8 + products + 4) * U32
     return reference.accumulate(magnitude, torch.float64) * roundings
+
+
+def _magnitude(scalar: Operand) -> Operand:
+    return scalar.abs() if isinstance(scalar, Tensor) else abs(scalar)
 
 
 def _range(
