@@ -1,8 +1,9 @@
 """Kernels that are built: in memory, and on disk across processes.
 
 An entry on disk is a kernel file and, written after it, a JSON file with the kernel file's checksum: an entry whose
-checksum does not match, or whose JSON is missing or malformed, counts as absent and is built anew. Files are written
-under another name and renamed into place; one file lock a key makes concurrent processes build a kernel once.
+checksum does not match, whose JSON is malformed, or whose library does not load or is another kernel's, counts as absent
+and is built anew. Files are written under another name and renamed into place; one file lock a key makes concurrent
+processes build a kernel once. A cache that can only be read is read.
 """
 
 from __future__ import annotations
@@ -16,16 +17,21 @@ import shutil
 import tempfile
 import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
 from cutegemm.compiler import loader
 from cutegemm.compiler.spec import Spec
 from cutegemm.errors import KernelNotBuiltError
+
+if TYPE_CHECKING:
+    from cutegemm.compiler.jit import Artifact
 
 log = logging.getLogger("cutegemm")
 
@@ -74,15 +80,14 @@ def clear_memory() -> None:
 
 
 def _from_disk_or_compiler(spec: Spec, jit: str | None) -> Kernel:
-    directory = cache_directory()
-    function = _load(directory, spec)
+    wanted = _wanted_directory()
+    function = _load(wanted, spec)  # which may be a filled cache that can only be read
     if function is not None:
         return Kernel(spec, function, "disk")
     if jit == "forbid":
-        raise KernelNotBuiltError(
-            f"{spec} is not built, and jit='forbid': expected it in {directory} ({spec.key})"
-        )
-    with FileLock(directory / f"{spec.key}.lock"):
+        raise KernelNotBuiltError(f"{spec} is not built, and jit='forbid': expected it in {wanted} ({spec.key})")
+    directory = cache_directory()
+    with _building_in(directory, spec):
         function = _load(directory, spec)  # another process may have built it while this one waited
         if function is not None:
             return Kernel(spec, function, "disk")
@@ -91,44 +96,61 @@ def _from_disk_or_compiler(spec: Spec, jit: str | None) -> Kernel:
         log.info("compiling %s", spec)
         artifact = build(spec)
         log.info("compiled in %.1f s", artifact.seconds)
-        store(directory, spec, artifact.symbol, artifact.elf)
-    function = _load(directory, spec)
-    if function is None:
-        raise KernelNotBuiltError(f"{spec} was compiled, but can't be read back from {directory}")
-    return Kernel(spec, function, "compiled")
+        try:
+            path = store(directory, artifact)
+        except OSError as error:  # such as a full disk
+            _warn_not_kept(directory, error)
+            path = store(_scratch(), artifact)
+    return Kernel(spec, loader.load(path, spec.symbol), "compiled")
 
 
-def store(directory: Path, spec: Spec, symbol: str, elf: bytes) -> None:
-    """Write an entry; whoever reads it sees all of it or none."""
-    suffix, data = loader.link(elf)
-    name = f"{spec.key}{suffix}"
-    _write(directory / name, data)
-    entry = {
-        "schema": _SCHEMA,
-        "file": name,
-        "sha256": hashlib.sha256(data).hexdigest(),
-        "symbol": symbol,
-        **spec.describe(),
-    }
+@contextmanager
+def _building_in(directory: Path, spec: Spec) -> Iterator[None]:
+    """Keeps other processes from building `spec` too, where the file system can lock."""
+    lock = FileLock(directory / f"{spec.key}.lock")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)  # it may have been deleted since this process chose it
+        lock.acquire()
+    except (OSError, NotImplementedError) as error:
+        log.warning("building without a lock in %s: %s", directory, error)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def store(directory: Path, artifact: Artifact) -> Path:
+    """Write an entry and return its kernel file; whoever reads the entry sees all of it or none."""
+    spec = artifact.spec
+    suffix, data = loader.link(artifact.elf)
+    path = directory / f"{spec.key}{suffix}"
+    entry = {"schema": _SCHEMA, "suffix": suffix, "sha256": hashlib.sha256(data).hexdigest(), **spec.describe()}
+    _write(path, data)
     _write(directory / f"{spec.key}.json", json.dumps(entry, indent=1).encode())
+    return path
 
 
 def _load(directory: Path, spec: Spec) -> Any | None:
     """The function of a valid entry, or None."""
+    described = directory / f"{spec.key}.json"
     try:
-        entry = json.loads((directory / f"{spec.key}.json").read_bytes())
-        path = directory / f"{spec.key}{Path(entry['file']).suffix}"
-        valid = (
-            entry["schema"] == _SCHEMA
-            and isinstance(entry["symbol"], str)
-            and hashlib.sha256(path.read_bytes()).hexdigest() == entry["sha256"]
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+        entry = json.loads(described.read_bytes())
+    except FileNotFoundError:
         return None
-    if not valid:
-        log.warning("%s is damaged and will be rebuilt", path)
+    except (OSError, ValueError) as error:
+        log.warning("%s can't be read and will be rebuilt: %s", described, error)
         return None
-    return loader.load(path, entry["symbol"])
+    try:
+        if entry["schema"] != _SCHEMA or entry["suffix"] not in loader.SUFFIXES:
+            raise ValueError("of another schema")
+        path = directory / f"{spec.key}{entry['suffix']}"
+        if hashlib.sha256(path.read_bytes()).hexdigest() != entry["sha256"]:
+            raise ValueError("its checksum differs")
+        # The symbol holds the key: a kernel file that is valid but another kernel's has no such function.
+        return loader.load(path, spec.symbol)
+    except Exception as error:  # what loading a strange library raises is up to the libraries that load it
+        log.warning("%s is damaged and will be rebuilt: %s", described, error)
+        return None
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -147,24 +169,39 @@ def cache_directory() -> Path:
 
     Where that can't be written to, a folder that lasts as long as this process; a warning says so, once.
     """
-    wanted = os.environ.get("CUTEGEMM_CACHE_DIR")
+    return _usable(_wanted_directory())
+
+
+def _wanted_directory() -> Path:
+    explicit = os.environ.get("CUTEGEMM_CACHE_DIR")
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return _usable(Path(wanted) if wanted else Path(base).expanduser() / "cutegemm")
+    return Path(os.path.expanduser(explicit or os.path.join(base, "cutegemm")))
 
 
 @cache
 def _usable(directory: Path) -> Path:
     try:
+        if directory.parts[:1] == ("~",):  # left over where the user has no home directory
+            raise FileNotFoundError("there is no home directory")
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
             return directory
     except OSError as error:
-        warnings.warn(
-            f"kernels can't be kept in {directory} ({error.strerror or error}): they are compiled anew in each process. "
-            "Set CUTEGEMM_CACHE_DIR to a folder that can be written to.",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-    scratch = Path(tempfile.mkdtemp(prefix="cutegemm-cache-"))
-    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
-    return scratch
+        _warn_not_kept(directory, error)
+        return _scratch()
+
+
+def _warn_not_kept(directory: Path, error: OSError) -> None:
+    warnings.warn(
+        f"kernels can't be kept in {directory} ({error.strerror or error}): they are compiled anew in each process. "
+        "Set CUTEGEMM_CACHE_DIR to a folder that can be written to.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+@cache
+def _scratch() -> Path:
+    directory = Path(tempfile.mkdtemp(prefix="cutegemm-cache-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory

@@ -17,13 +17,12 @@ _LOCK = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A compiled kernel: an ELF object whose function `symbol` follows the TVM-FFI calling convention.
+    """A compiled kernel: an ELF object whose function `spec.symbol` follows the TVM-FFI calling convention.
 
     `cubin` is the GPU's part alone, kept on request; `seconds` is what compiling took.
     """
 
     spec: Spec
-    symbol: str
     elf: bytes
     cubin: bytes | None
     seconds: float
@@ -45,13 +44,12 @@ def build(spec: Spec, *, keep_cubin: bool = False) -> Artifact:
         }
         arguments = [types[argument.kind](0) for argument in abi.arguments(spec.signature)]
         kernel = kernel_class(spec.family)(spec.signature, spec.config)
-        symbol = f"cutegemm_{spec.key[:16]}"
         with tempfile.TemporaryDirectory(prefix="cutegemm-") as scratch:
             options = f"--gpu-arch {spec.arch} --enable-tvm-ffi"
             if keep_cubin:
                 options += f" --keep-cubin --dump-dir {scratch}"
             compiled = cute.compile(kernel, *arguments, make_fake_stream(), options=options)
             path = Path(scratch) / "kernel.o"
-            compiled.export_to_c(str(path), function_name=symbol)
+            compiled.export_to_c(str(path), function_name=spec.symbol)
             cubin = next(Path(scratch).glob("*.cubin")).read_bytes() if keep_cubin else None
-            return Artifact(spec, symbol, path.read_bytes(), cubin, time.perf_counter() - started)
+            return Artifact(spec, path.read_bytes(), cubin, time.perf_counter() - started)

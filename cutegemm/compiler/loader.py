@@ -18,6 +18,9 @@ from typing import Any
 
 from cutegemm.errors import CuteGemmError
 
+#: Kinds of kernel files: a shared library, an object.
+SUFFIXES = (".so", ".o")
+
 
 def link(elf: bytes) -> tuple[str, bytes]:
     """The kernel file that `load` takes, and its suffix: ".so" where a C compiler links it, else ".o"."""

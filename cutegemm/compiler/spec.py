@@ -31,8 +31,7 @@ class Spec:
     def describe(self) -> dict[str, Any]:
         """The spec as JSON-serialisable data; the epilogue by its identity."""
         signature = {
-            name: getattr(self.signature, name)
-            for name in ("a", "b", "c", "outputs", "operands", "alpha", "beta")
+            name: getattr(self.signature, name) for name in ("a", "b", "c", "outputs", "operands", "alpha", "beta")
         }
         return {
             "arch": self.arch,
@@ -48,6 +47,11 @@ class Spec:
         text = json.dumps({"spec": self.describe(), "build": build_identity()}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
+    @property
+    def symbol(self) -> str:
+        """The name of the kernel's host function: it holds the key, so that no other kernel can pass for this one."""
+        return f"cutegemm_{self.key[:32]}"
+
     def __str__(self) -> str:
         s = self.signature
         accesses = ", ".join(f"{name} {x.dtype}/{x.major}/{x.align}" for name, x in (("a", s.a), ("b", s.b)))
@@ -58,13 +62,17 @@ class Spec:
 @cache
 def build_identity() -> dict[str, str]:
     """Versions and a digest of the sources that a kernel is made by."""
-    digest = hashlib.sha256()
-    root = Path(__file__).parent.parent
-    for folder in _SOURCES:
-        for path in sorted((root / folder).glob("*.py")):
-            digest.update(path.name.encode() + b"\0" + path.read_bytes())
     versions = {name: metadata.version(name) for name in _PACKAGES}
-    return {"sources": digest.hexdigest(), "machine": platform.machine(), **versions}
+    return {"sources": _digest(Path(__file__).parent.parent), "machine": platform.machine(), **versions}
+
+
+def _digest(package: Path) -> str:
+    digest = hashlib.sha256()
+    for folder in _SOURCES:
+        for path in sorted((package / folder).rglob("*.py")):
+            source = path.read_bytes()
+            digest.update(f"{path.relative_to(package)} {len(source)}\n".encode() + source)
+    return digest.hexdigest()
 
 
 def _plain(value: Any) -> Any:
