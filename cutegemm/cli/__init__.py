@@ -35,6 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(args.run(args))
     except CuteGemmError as error:
         return fail(error, as_json=args.json)
+    except ImportError as error:
+        hint = ImportError(f"{error}; `cutegemm doctor` says what to install")
+        return fail(hint, as_json=args.json)
     except BrokenPipeError:  # a reader such as `head` that has seen enough
         sys.stderr.close()
         return 0

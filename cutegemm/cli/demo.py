@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from cutegemm.cli.output import Subcommands, console, print_json, subcommand
+from cutegemm.errors import CuteGemmError
 from cutegemm.planner import Plan, plan
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ TARGET = "sm_90a"
 #: (M, N, K) of the checked call: a GPU's worth of work, or what a laptop does in a blink.
 GPU_SIZE, CPU_SIZE = (4096, 4096, 4096), (512, 1024, 768)
 TIMED_CALLS = 20
+SHOWN_OPCODES = {"HMMA": "tensor cores", "LDSM": "ldmatrix", "LDGSTS": "cp.async"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +56,23 @@ def add(subcommands: Subcommands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    check = compare()
-    chosen = _plan()
-    built = build(chosen)
-    ok = check.right and built.get("error") is None
     if args.json:
+        check, chosen = compare(), _plan()
         checked = {**asdict(check), "right": check.right}
-        print_json({"check": checked, "plan": chosen.to_dict(), "build": built, "ok": ok})
-        return int(not ok)
+        print_json({"check": checked, "plan": chosen.to_dict(), "build": build(chosen)})
+        return int(not check.right)
     out = console()
+    check = compare()
     out.print(f"[bold]1. gemm(x, w.t(), epilogue=bias(v) >> gelu() >> add(r))[/] on {check.where}")
     for line in _check_lines(check):
         out.print(f"   {line}", markup=False)
     out.print(f"\n[bold]2. The same call planned for {TARGET}[/], which needs no GPU")
+    chosen = _plan()
     out.print(chosen.explain(), markup=False)
     out.print(f"\n[bold]3. Its kernel compiled for {TARGET}[/], which needs no GPU either")
-    for key, value in built.items():
-        out.print(f"   {key:10} {value}", markup=False)
-    return int(not ok)
+    for line in _build_lines(build(chosen)):
+        out.print(f"   {line}", markup=False)
+    return int(not check.right)
 
 
 def compare() -> Check:
@@ -109,7 +110,7 @@ def compare() -> Check:
     excess = (error / allowed).max().item()
     return Check(
         where=torch.cuda.get_device_name() if on_gpu else "the CPU",
-        path="a kernel" if on_gpu else "the reference, in fp32",
+        path=plan(m, n, k, epilogue=fused_epilogue).kernel if on_gpu else "the reference, in fp32",
         m=m,
         n=n,
         k=k,
@@ -156,13 +157,34 @@ def _plan() -> Plan:
 
 
 def build(chosen: Plan) -> dict[str, Any]:
-    """Compiles the plan's kernel, which takes neither a GPU nor a driver, and reports on it."""
+    """Compiles the plan's kernel, which takes neither a GPU nor a driver, and reads its machine code."""
     from cutegemm import compiler
+    from cutegemm.compiler import sass
 
     spec = compiler.Spec(chosen.family, chosen.config, chosen.problem.signature, chosen.device.arch)
     artifact = compiler.build(spec, keep_cubin=True)
-    return {
+    cubin = artifact.cubin or b""
+    built = {
         "kernel": chosen.kernel,
-        "seconds": round(artifact.seconds, 1),
-        "cubin_bytes": len(artifact.cubin or b""),
+        "arch": spec.arch,
+        "seconds": artifact.seconds,
+        "cubin_bytes": len(cubin),
     }
+    try:
+        code = sass.read(cubin)
+    except CuteGemmError as missing:  # the kernel is built all the same
+        return {**built, "unread": str(missing)}
+    opcodes = dict(sorted(code.opcodes.items(), key=lambda item: -item[1]))
+    return {**built, "registers": code.registers, "spills": code.spills, "opcodes": opcodes}
+
+
+def _build_lines(built: dict[str, Any]) -> list[str]:
+    lines = [
+        f"kernel     {built['kernel']}",
+        f"compiled   in {built['seconds']:.1f} s to {built['cubin_bytes'] / 1024:.0f} KiB",
+    ]
+    if "unread" in built:
+        return [*lines, f"SASS       {built['unread']}"]
+    shown = [f"{built['opcodes'].get(name, 0)} {name} ({what})" for name, what in SHOWN_OPCODES.items()]
+    spills = f"{built['spills']} spills" if built["spills"] else "no spills"
+    return [*lines, f"SASS       {built['registers']} registers a thread, {spills}; {', '.join(shown)}"]

@@ -99,21 +99,32 @@ def test_epilogues_as_json_match_the_library(capsys) -> None:
 def test_the_demo_checks_plans_and_builds(capsys) -> None:
     code, out, _ = run(capsys, "demo", "--json")
     report = json.loads(out)
-    assert code == 0 and report["ok"] and report["check"]["right"]
+    assert code == 0 and report["check"]["right"]
     assert 0 < report["check"]["error"] < report["check"]["torch_error"]
     assert report["check"]["us"] > 0 and report["check"]["torch_us"] > 0
-    assert report["plan"]["device"]["arch"] == "sm_90a"
+    assert report["plan"]["device"]["arch"] == report["build"]["arch"] == "sm_90a"
+    assert report["build"]["kernel"] == report["plan"]["kernel"]
+    assert report["build"]["opcodes"]["HMMA"] > 0 and report["build"]["spills"] == 0
 
 
 def test_the_demo_fails_on_a_wrong_result(monkeypatch, capsys) -> None:
     check = demo.Check("here", "stub", 8, 8, 8, error=1, torch_error=1, excess=1.5, us=1, torch_us=1)
     monkeypatch.setattr(demo, "compare", lambda: check)
-    monkeypatch.setattr(demo, "build", lambda chosen: {})
+    built = {"kernel": "k", "seconds": 1.0, "cubin_bytes": 2048, "unread": "cuobjdump is missing"}
+    monkeypatch.setattr(demo, "build", lambda chosen: built)
     code, out, _ = run(capsys, "demo")
     assert code == 1 and "WRONG" in out
     monkeypatch.setattr(demo, "compare", lambda: dataclasses.replace(check, excess=0.5))
     code, out, _ = run(capsys, "demo")
-    assert code == 0 and "WRONG" not in out
+    assert code == 0 and "WRONG" not in out and "2 KiB" in out and "cuobjdump is missing" in out
+
+
+def test_a_missing_package_points_to_the_doctor(monkeypatch, capsys) -> None:
+    monkeypatch.setitem(sys.modules, "cutlass", None)
+    check = demo.Check("here", "stub", 8, 8, 8, error=1, torch_error=1, excess=0.5, us=1, torch_us=1)
+    monkeypatch.setattr(demo, "compare", lambda: check)
+    code, out, _ = run(capsys, "demo", "--json")
+    assert code == 1 and "cutegemm doctor" in json.loads(out)["message"]
 
 
 def test_the_module_is_the_command() -> None:
