@@ -39,38 +39,37 @@ def gemm(
     Args:
         a: (…, M, K), any strides. fp16 or bf16 on CUDA; fp32, fp64 and int8 on the CPU too.
         b: (…, K, N), of `a`'s dtype and device; batches broadcast as in `torch.matmul`.
-        epilogue: a function under `@epilogue` with its operands bound, or several composed with `>>`.
-            Row is (N,) or (*batch, N), Col (M,) or (*batch, M), Tile (M, N) or (*batch, M, N), Scalar a
-            number or a 0-d tensor; N is N/2 after a `pair`.
+        epilogue: a function under `@epilogue` with its operands bound, or several composed with `>>`. Row is
+            (N,) or (*batch, N), Col (M,) or (*batch, M), Tile (M, N) or (*batch, M, N), Scalar a number or a
+            0-d tensor; N is N/2 after a `pair`.
         c: (…, M, N) exactly, before any pairing. Not read when `beta` is 0.
-        alpha, beta: numbers, or 0-d tensors on `a`'s device, which are never synchronised on. `alpha` scales
-        the
-            product alone; at 0, `a` and `b` are not read. `beta` is 1 where `c` is given and it is not.
-        out: where to write: any view without self-overlap, exactly `c` or a Tile operand, or else memory that
-        no
-            input shares. For several outputs a sequence in their order, or a mapping by name.
-        out_dtype: the outputs' dtype, or one for each (sequence, mapping). By default `a`'s; fp32 for int8
-        inputs. precision: how fp32 inputs are multiplied: "ieee", or None for what the path does (the CPU:
-        the same). split_k: "auto" or 1. Other values are not available yet.
-        padding: "auto" or "predicate" (ragged edges are masked in the kernel). "copy" is not available yet.
+        alpha: a number, or a 0-d tensor on `a`'s device, which is never synchronised on. Scales the product
+            alone; at 0, `a` and `b` are not read.
+        beta: likewise for `c`; 1 by default where `c` is given.
+        out: where to write: any view without self-overlap that shares memory with no input, or exactly `c` or
+            a Tile operand. For several outputs a sequence in their order, or a mapping by name.
+        out_dtype: the outputs' dtype, or one for each (sequence, mapping). By default `a`'s; fp32 for int8.
+        precision: how fp32 inputs are multiplied: "ieee", or None for what the path does (the CPU: the same).
+        split_k: "auto" or 1. Other values are not available yet.
+        padding: "auto" or "predicate" (the kernel masks ragged edges). "copy" is not available yet.
         deterministic: every path gives the same bits for the same inputs, whatever this says.
         batch_invariant: True is not available yet.
-        kernel: None, or `family[:key=value,…]`, a pin that is served as it is or refused. On the CPU
-        "reference". jit: "forbid" makes a kernel that is not built an error instead of compiling it.
+        kernel: None, or `family[:key=value,…]`, a pin that is served as it is or refused; "reference" on CPU.
+        jit: "forbid" makes a kernel that is not built an error instead of compiling it.
 
     Returns:
-        A tensor (…, M, N), N/2 for a paired output; a NamedTuple of them, in declaration order, for several
-        outputs. Products are summed in fp32 (int8: int32, then converted; fp64 in fp64) and the epilogue
-        computes in fp32: the one rounding is the cast to each output's dtype. Casts to int8 and int32 round
-        to nearest even and saturate.
+        A tensor (…, M, N), N/2 for a paired output; for several outputs a NamedTuple in declaration order.
+        Products are summed in fp32 (int8: in int32, then converted; fp64: in fp64) and the epilogue computes
+        in fp32: the one rounding is the cast to each output's dtype. Casts to int8 and int32 round to nearest
+        even and saturate.
 
     Raises:
-        ShapeError, DTypeError, OverlapError, ArgumentError, EpilogueError, DeviceError: an argument that
-        can't be
-            right, named with what would be. All raise before anything is launched or written.
-        NotAvailableError: a keyword's value, or an input that requires grad, that this version does not serve
-        yet. UnsupportedArchitectureError, KernelNotBuiltError: no kernel for this GPU, or none built under
-        jit="forbid".
+        ShapeError, DTypeError, OverlapError, ArgumentError, EpilogueError, DeviceError: for an argument that
+            can't be right; the message names it and what would be.
+        NotAvailableError: for what this version does not serve yet, an input that requires grad included.
+        UnsupportedArchitectureError, KernelNotBuiltError: no kernel for this GPU, or none built and
+            jit="forbid".
+        Each before anything is launched or written.
 
     Meta and fake tensors are checked alike, and give a result like the real one without computing it.
     """
@@ -114,11 +113,10 @@ def gemm(
 
 
 def interleave(w_gate: Tensor, w_up: Tensor) -> Tensor:
-    """One (…, 2N, K) weight of two (…, N, K): even rows the gate, odd rows the other, as `pair` takes them
-    apart.
+    """One (…, 2N, K) weight of two (…, N, K): even rows the gate, odd rows the other, as `pair` splits them.
 
-    `gemm(x, interleave(w_gate, w_up).mT, epilogue=epilogues.swiglu())` is `silu(x @ w_gate.mT) * (x @
-    w_up.mT)`. Raises `ShapeError` or `DTypeError` when the two are not alike.
+    `gemm(x, interleave(w_gate, w_up).mT, epilogue=epilogues.swiglu())` is
+    `silu(x @ w_gate.mT) * (x @ w_up.mT)`. Raises `ShapeError` or `DTypeError` when the two are not alike.
     """
     for name, weight in (("w_gate", w_gate), ("w_up", w_up)):
         if not isinstance(weight, Tensor):

@@ -63,8 +63,7 @@ _BY_NAME = {dtype.name: dtype for dtype in _ALL}
 
 
 def lookup(name: str | DType) -> DType:
-    """The `DType` called `name`, in this package's spelling or torch's (`"bf16"`, `"bfloat16"`,
-    `"torch.bfloat16"`).
+    """The `DType` called `name`, in this package's spelling (`"bf16"`) or torch's (`"bfloat16"`).
 
     Raises `DTypeError` for a name that is neither.
     """

@@ -1,5 +1,4 @@
-"""Sizes and strides as plain numbers: which bytes a view touches, whether two views share any, how dimensions
-merge.
+"""Sizes and strides as numbers: which bytes a view touches, whether two share any, how dimensions merge.
 
 Strides are in elements and never negative, as torch's are; addresses and extents are in bytes.
 """
@@ -52,16 +51,14 @@ def self_overlaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
         if stride > reach:
             continue
         # Two indices meet if their difference d, positive in this dimension and zero in the outer ones, has
-        # stride * d + sum(inner) == 0; shifting every inner difference by n - 1 leaves unknowns that start at
-        # 0.
+        # stride * d + sum(inner) == 0; shifting inner differences by n - 1 leaves unknowns that start at 0.
         if _solvable(((stride, size - 2), *((s, 2 * (n - 1)) for s, n in inner)), reach - stride):
             return True
     return False
 
 
 def overlaps(x: View, y: View) -> bool:
-    """Whether two views share a byte: False for interleaved views such as the even and the odd columns of a
-    matrix.
+    """Whether two views share a byte; interleaved ones (a matrix's even and odd columns) do not.
 
     Exact but for pairs whose search passes `SEARCH_LIMIT`, which count as overlapping.
     """
@@ -71,8 +68,7 @@ def overlaps(x: View, y: View) -> bool:
         return False
     unit = x.itemsize if x.itemsize == y.itemsize and (x.address - y.address) % x.itemsize == 0 else 1
     scale_x, scale_y = x.itemsize // unit, y.itemsize // unit
-    # x.address + sum(x) + byte == y.address + sum(y) + byte', with y's unknowns mirrored so that every term
-    # adds.
+    # x.address + sum(x) + byte == y.address + sum(y) + byte', y's unknowns mirrored so that all terms add.
     terms = [(s * scale_x, n - 1) for n, s in zip(x.shape, x.strides, strict=True)]
     terms += [(s * scale_y, n - 1) for n, s in zip(y.shape, y.strides, strict=True)]
     terms.append((1, scale_x + scale_y - 2))
@@ -85,8 +81,7 @@ def collapse(
 ) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
     """Merge dimensions that every tensor walks as one; returns the merged sizes and each tensor's strides.
 
-    `strides` holds one sequence per tensor. Size-1 dimensions vanish; the order of the rest is kept where
-    possible.
+    `strides` holds one sequence per tensor. Size-1 dimensions vanish.
     """
     dims = [(n, tuple(t[i] for t in strides)) for i, n in enumerate(sizes) if n != 1]
     merged = True

@@ -1,5 +1,4 @@
-"""From `gemm`'s arguments to a `Call`: a validated request, its recipe, and the tensors as a kernel takes
-them.
+"""From `gemm`'s arguments to a `Call`: validated, with its recipe and the tensors as a kernel takes them.
 
 `cutegemm.request` decides what follows from metadata alone. Here is what every call has to look at again:
 kinds of argument, lazily negated views, devices, grad mode, and where the tensors lie in memory.
@@ -181,8 +180,7 @@ def check_grad(named: Iterable[Named]) -> None:
 def check_overlap(outputs: Sequence[Named], inputs: Iterable[Named], elementwise: Collection[str]) -> None:
     """Raises `OverlapError` for an output that shares bytes with an input or another output.
 
-    It may be the very elements of an input named in `elementwise` (C, the Tiles): each is read before it is
-    written.
+    It may be the very elements of an input in `elementwise` (C, the Tiles): each is read before written.
     """
     read = list(inputs)
     for i, (name, out) in enumerate(outputs):

@@ -33,8 +33,7 @@ def check(
     """The options that these keywords ask for.
 
     Raises `ArgumentError` for a value that no version accepts and `NotAvailableError` for one that has not
-    landed. Every path is deterministic, so `deterministic=False`, which asks for less, is served by the same
-    kernels.
+    landed. Every path is deterministic, so the same kernels serve `deterministic=False`, which asks for less.
     """
     _precision(precision)
     _split_k(split_k)

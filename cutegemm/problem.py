@@ -54,7 +54,7 @@ class Signature:
     """Everything about a call that a compiled kernel depends on, besides its configuration and architecture.
 
     `c` is None when C is absent or `beta` is the float 0. `operands` follow `epilogue.operands`. `alpha` and
-    `beta` are `"float"` or `"tensor"`: their values are run-time arguments.
+    `beta` are `"float"`, or the dtype of the 0-d tensor that holds them: their values are run-time arguments.
     """
 
     a: Access
@@ -69,8 +69,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A `Signature` and its sizes: D (batch, m, n) = epilogue(alpha * A (batch, m, k) @ B (batch, k, n) +
-    beta * C).
+    """A `Signature` and its sizes: A is (batch, m, k), B (batch, k, n), C and the accumulator (batch, m, n).
 
     `alpha` given as the float 0 is a problem with `k == 0`: A and B are not read.
     """

@@ -15,8 +15,7 @@ _ROUNDED = (torch.int8, torch.int32)
 
 
 def run(arguments: Arguments, results: tuple[Tensor, ...]) -> None:
-    """Compute checked arguments into `results` as the contract says it: fp32 throughout (fp64 for fp64
-    inputs).
+    """Compute checked arguments into `results` as the contract says: in fp32, or fp64 for fp64 inputs.
 
     int8 is multiplied and summed in int32, then converted. Casting to int8 or int32 rounds to nearest even
     and saturates. Nothing is written before everything is computed.

@@ -1,5 +1,4 @@
-"""From the metadata of a call's tensors to its `Problem`: every rule on shapes and dtypes, as functions of
-plain data.
+"""From a call's metadata to its `Problem`: every rule on shapes and dtypes, as functions of plain data.
 
 A `Request` is all that a call's kernel is chosen by; equal requests have equal results here, so they can be a
 cache's key. What changes from call to call under one request (pointers, devices, grad mode) is
@@ -65,8 +64,7 @@ _REFERENCE = Served(
     scalars=("fp16", "bf16", "fp32", "fp64", "int8", "int32", "int64"),
 )
 _FLOATS = ("fp16", "bf16", "fp32")
-#: What each kind of device serves. Meta tensors stand for either, so they may have whatever one of them
-#: serves.
+#: What each kind of device serves. Meta tensors stand for either, and may have what one of them serves.
 SERVED = {
     "cuda": Served(inputs=("fp16", "bf16"), outputs=_FLOATS, operands=_FLOATS, scalars=_FLOATS),
     "cpu": _REFERENCE,
@@ -97,8 +95,7 @@ class Layout(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """What a request comes to: the problem, the sizes of the collapsed batch modes, and every tensor's
-    layout.
+    """What a request comes to: the problem, the collapsed batch modes' sizes, and every tensor's layout.
 
     A layout's first `len(modes)` dimensions are the batch, broadcast with stride 0. `operands` holds None for
     scalars, `c` is None where it is not read.

@@ -26,8 +26,8 @@ from cutegemm.options import Options
 U32 = 2.0**-24
 #: Roundings of an epilogue's value that are allowed for besides those of the accumulator and the operands.
 EPILOGUE_ROUNDINGS = 16
-#: What an epilogue may lose when an intermediate value underflows: one below 2**-126 may count as 0, and be multiplied
-#: by up to 2**14 afterwards (a gate by its own value and by the unit that it gates).
+#: What an epilogue may lose when an intermediate value underflows: one below 2**-126 may count as 0, and be
+#: multiplied by up to 2**14 afterwards (a gate by its own value and by the unit that it gates).
 UNDERFLOW = 2.0**-112
 
 
@@ -56,11 +56,9 @@ def expect(a: Tensor, b: Tensor, **keywords: Any) -> list[Expectation]:
 def check(
     result: Tensor | Sequence[Tensor], a: Tensor, b: Tensor, *, nan: bool = False, **keywords: Any
 ) -> None:
-    """Assert that `result` is a right result of `gemm(a, b, **keywords)`, in its own dtype and the right
-    shape.
+    """Assert that `result` is a right result of `gemm(a, b, **keywords)`, in its own dtype.
 
-    `nan=True` asks for NaN exactly where the oracle has it; otherwise an oracle with a NaN is the test's
-    mistake.
+    `nan=True` asks for NaN exactly where the oracle has it; otherwise a NaN there is the test's mistake.
     """
     expected = expect(a, b, **keywords)
     results = [result] if isinstance(result, Tensor) else list(result)

@@ -298,15 +298,6 @@ OVERLAPS = [
         lambda x: {"a": part(x), "b": part(x, 1), "epilogue": two(), "out": (part(x, 2), part(x, 2, 7))},
         "with out",
     ),
-    # A batch that reads one Tile for all of its products would read what it has written.
-    (
-        lambda x: {"a": x[:2, :8, :8], "b": part(x, 2), "epilogue": add(part(x, 3)), "out": x[2:, :8, :8]},
-        "shares memory with b",
-    ),
-    (
-        lambda x: {"a": x[:1, :8, :8], "b": part(x, 1), "epilogue": add(part(x, 3)), "out": x[2:3, 7:15, :8]},
-        None,
-    ),
     (
         lambda x: {"a": part(x), "b": part(x, 1), "out": x[2, 0, :1].expand(8, 8)},
         "elements of out.*share memory",
