@@ -387,7 +387,7 @@ def _unique_names(names: Sequence[str]) -> list[str]:
 
 def _round_to_fp32(value: SupportsFloat) -> float:
     """`value` rounded to fp32; raises `OverflowError` for a finite value that would become infinite."""
-    return float(struct.unpack("f", struct.pack("f", value))[0])
+    return float(struct.unpack("<f", struct.pack("<f", float(value)))[0])
 
 
 def _shortest(value: float) -> str:

@@ -120,7 +120,8 @@ def lower(graph: Graph) -> Callable[[Any, Sequence[Any]], tuple[Any, ...]]:
             elif node.op in ("even", "odd"):
                 values.append(args[0][node.op == "odd" :: 2])
             elif node.op == "cast":
-                values.append(_round(args[0], _CAST[node.attr]))
+                dtype = _CAST[node.attr]
+                values.append(_map(lambda x, dtype=dtype: x.to(dtype).to(Float32), args))
             else:
                 values.append(_map(_OPS[node.op], args))
         return tuple(_output(values[spec.node], spec.paired, acc, size) for spec in graph.outputs)
@@ -139,13 +140,6 @@ def _map(function: Callable[..., Any], args: Sequence[Any]) -> Any:
     size = min(lengths)
     each = [arg[:: len(arg) // size] if isinstance(arg, tuple) else (arg,) * size for arg in args]
     return tuple(function(*element) for element in zip(*each, strict=True))
-
-
-def _round(value: Any, dtype: Any) -> Any:
-    """`value` rounded to `dtype`; whole vectors, so that neighbours share one conversion instruction."""
-    if not isinstance(value, tuple):
-        return value.to(dtype).to(Float32)
-    return cutlass.Vector.from_elements(value, Float32).to(dtype).to(Float32).to_elements()
 
 
 def _operand(graph: Graph, position: int, operand: Any, size: int) -> Any:

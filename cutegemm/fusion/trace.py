@@ -8,7 +8,6 @@ operation.
 from __future__ import annotations
 
 import inspect
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -17,19 +16,18 @@ from typing import Any, NoReturn
 from cutegemm.errors import EpilogueError
 from cutegemm.fusion.graph import OPS, Builder, Graph, Kind
 
-#: numpy's names of the operators, for `numpy.float64(2) * acc`, where numpy is asked first.
-_UFUNC_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
-    "add": operator.add,
-    "subtract": operator.sub,
-    "multiply": operator.mul,
-    "divide": operator.truediv,
-    "true_divide": operator.truediv,
-    "less": operator.lt,
-    "less_equal": operator.le,
-    "greater": operator.gt,
-    "greater_equal": operator.ge,
-    "equal": operator.eq,
-    "not_equal": operator.ne,
+#: numpy's names of the operators, and whether to swap sides: `numpy.float64(2) * acc` asks numpy first.
+_UFUNCS = {
+    "add": ("add", False),
+    "subtract": ("sub", False),
+    "multiply": ("mul", False),
+    "divide": ("div", False),
+    "less": ("lt", False),
+    "less_equal": ("le", False),
+    "greater": ("lt", True),
+    "greater_equal": ("le", True),
+    "equal": ("eq", False),
+    "not_equal": ("ne", False),
 }
 
 
@@ -123,12 +121,12 @@ class Value:
         )
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Value:
-        served = _UFUNC_OPERATORS.get(ufunc.__name__)
-        if served is None or method != "__call__" or kwargs:
+        if ufunc.__name__ not in _UFUNCS or method != "__call__" or kwargs:
             raise EpilogueError(f"numpy.{ufunc.__name__} on a traced value: {_instead(ufunc.__name__)}")
-        left, right = (x.item() if getattr(x, "ndim", None) == 0 else x for x in inputs)
-        result: Value = served(left, right)
-        return result
+        op, swap = _UFUNCS[ufunc.__name__]
+        # A numpy scalar in a comparison arrives as an array without dimensions.
+        left, right = (x if isinstance(x, Value) or getattr(x, "ndim", 1) else x.item() for x in inputs)
+        return apply(op, right, left) if swap else apply(op, left, right)
 
     def __array_function__(self, function: Any, *_: Any) -> NoReturn:
         raise EpilogueError(f"numpy.{function.__name__} on a traced value: {_instead(function.__name__)}")
