@@ -56,7 +56,7 @@ lint: $(VENV)/.installed-dev
 
 compile-all: $(VENV)/.installed
 	@echo "== compile-all: every kernel configuration for every architecture"
-	@$(PY) -m pytest -n 2 tests/compile $(ARGS)
+	@$(PY) -m tools.compile_all $(ARGS)
 
 bench: $(VENV)/.installed
 	@echo "== bench: the suites in benchmarks/suites, results to benchmarks/results"

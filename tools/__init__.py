@@ -1,0 +1,1 @@
+"""Programs for working on cutegemm, run by the Makefile."""

@@ -1,0 +1,73 @@
+"""Compiles every legal kernel configuration for every architecture and reads its SASS: `make compile-all`.
+
+Needs no GPU. Exits with 1 where a kernel spills registers or does without the tensor cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+from cutegemm import device
+from cutegemm.compiler import Spec, build, sass
+from cutegemm.fusion.registry import lookup
+from cutegemm.planner import FAMILIES, contiguous_problem, refusal
+
+#: Large enough that every tile has whole tiles to work on; compiling depends on layouts and dtypes, not on sizes.
+SIZE = 4096
+SHOWN = ("HMMA", "LDSM", "LDGSTS")
+
+
+def specs(archs: list[str] | None, layouts: list[str], dtype: str, epilogue: str) -> Iterator[Spec]:
+    """What is to be compiled, without what the planner's predicate refuses."""
+    for family in FAMILIES.values():
+        for arch in archs or family.architectures:
+            spec = device.lookup(arch)
+            for layout in layouts:
+                problem = contiguous_problem(
+                    SIZE, SIZE, SIZE, dtype=dtype, layout=layout, epilogue=lookup(epilogue)
+                )
+                for config in family.configs:
+                    if refusal(problem, family, config, spec) is None:
+                        yield Spec(family.name, config, problem.signature, spec.arch)
+
+
+def compile_one(spec: Spec) -> tuple[str, bool]:
+    """Compiles `spec`; gives a line about it and whether it is as it should be."""
+    artifact = build(spec, keep_cubin=True)
+    code = sass.read(artifact.cubin or b"")
+    counts = "  ".join(f"{code.opcodes.get(name, 0):4} {name}" for name in SHOWN)
+    a, b = spec.signature.a.major, spec.signature.b.major
+    text = (
+        f"{spec.arch:8} {spec.family}:{str(spec.config):42} A {a}-major B {b}-major  "
+        f"{code.registers:3} registers {code.spills:3} spills  {counts}  {artifact.seconds:5.1f} s"
+    )
+    return text, code.spills == 0 and code.opcodes.get("HMMA", 0) > 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="compile_all", description="Compiles every kernel, with no GPU.")
+    parser.add_argument("--arch", nargs="+", help="only these architectures or GPUs (default: all)")
+    parser.add_argument("--layout", nargs="+", default=["nt"], choices=["nn", "nt", "tn", "tt"])
+    parser.add_argument("--dtype", default="bf16")
+    parser.add_argument("--epilogue", default="bias_gelu")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    args = parser.parse_args(argv)
+    wanted = list(specs(args.arch, args.layout, args.dtype, args.epilogue))
+    bad = 0
+    # New processes, not forks: the DSL starts threads.
+    with ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn")) as pool:
+        for text, good in pool.map(compile_one, wanted):
+            bad += not good
+            print(text if good else f"{text}  <- wrong", flush=True)
+    print(f"{len(wanted)} kernels, {bad} wrong")
+    return int(bad > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
