@@ -48,11 +48,13 @@ gpu-test: $(VENV)/.installed
 # mypy does not follow a package-dir mapping: it is shown the packages as they import, through links.
 TYPES := build/types
 lint: $(VENV)/.installed-dev
-	@echo "== lint: ruff, then mypy over cutegemm with its mapped folders, and over benchmarks"
+	@echo "== lint: ruff, then mypy over cutegemm with its mapped folders, benchmarks and tools"
 	@$(PY) -m ruff check .
-	@rm -rf $(TYPES) && mkdir -p $(TYPES)/cutegemm && ln -s $(CURDIR)/benchmarks $(CURDIR)/tests $(TYPES)
-	@ln -s $(CURDIR)/cutegemm/* $(CURDIR)/epilogues $(CURDIR)/hand_kernels $(TYPES)/cutegemm
-	@cd $(TYPES) && $(CURDIR)/$(PY) -m mypy --config-file $(CURDIR)/pyproject.toml -p cutegemm -p benchmarks $(ARGS)
+	@rm -rf $(TYPES) && mkdir -p $(TYPES)/cutegemm
+	@ln -s $(addprefix $(CURDIR)/,benchmarks tests tools) $(TYPES)
+	@ln -s $(CURDIR)/cutegemm/* $(addprefix $(CURDIR)/,epilogues hand_kernels) $(TYPES)/cutegemm
+	@cd $(TYPES) && $(CURDIR)/$(PY) -m mypy --config-file $(CURDIR)/pyproject.toml \
+	  -p cutegemm -p benchmarks -p tools $(ARGS)
 
 compile-all: $(VENV)/.installed
 	@echo "== compile-all: every kernel configuration for every architecture"

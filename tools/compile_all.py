@@ -17,23 +17,22 @@ from cutegemm.compiler import Spec, build, sass
 from cutegemm.fusion.registry import lookup
 from cutegemm.planner import FAMILIES, contiguous_problem, refusal
 
-#: Large enough that every tile has whole tiles to work on; compiling depends on layouts and dtypes, not on sizes.
+#: A kernel depends on layouts and dtypes, not on sizes: any that has whole tiles will do.
 SIZE = 4096
 SHOWN = ("HMMA", "LDSM", "LDGSTS")
 
 
 def specs(archs: list[str] | None, layouts: list[str], dtype: str, epilogue: str) -> Iterator[Spec]:
     """What is to be compiled, without what the planner's predicate refuses."""
+    fused = lookup(epilogue)
     for family in FAMILIES.values():
         for arch in archs or family.architectures:
-            spec = device.lookup(arch)
+            gpu = device.lookup(arch)
             for layout in layouts:
-                problem = contiguous_problem(
-                    SIZE, SIZE, SIZE, dtype=dtype, layout=layout, epilogue=lookup(epilogue)
-                )
+                problem = contiguous_problem(SIZE, SIZE, SIZE, dtype=dtype, layout=layout, epilogue=fused)
                 for config in family.configs:
-                    if refusal(problem, family, config, spec) is None:
-                        yield Spec(family.name, config, problem.signature, spec.arch)
+                    if refusal(problem, family, config, gpu) is None:
+                        yield Spec(family.name, config, problem.signature, gpu.arch)
 
 
 def compile_one(spec: Spec) -> tuple[str, bool]:
