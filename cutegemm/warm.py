@@ -36,15 +36,15 @@ _PLAIN = (Tensor, Parameter)  # subclasses, fake tensors among them, have a beha
 class Entry:
     """What a key comes to: a launcher, the outputs to allocate, and how far each tensor reaches from its address.
 
-    `fresh` holds shape and dtype of each output that is not given; `reaches` are in bytes; `elementwise` lists the
-    positions of C and of Tiles, which may be the output itself where shapes and strides are the same.
+    `fresh` holds shape and dtype of each output that is not given; `reaches` are in bytes; `elementwise` lists
+    pairs of positions, an output and C or a Tile of the same shape, strides and dtype, which it may be.
     """
 
     launcher: Launcher
     graph: Graph
     fresh: tuple[tuple[torch.Size, torch.dtype], ...]
     reaches: tuple[int, ...]
-    elementwise: tuple[int, ...]
+    elementwise: frozenset[tuple[int, int]]
 
 
 _entries: dict[Any, Entry] = {}
@@ -87,7 +87,7 @@ class Lookup:
             end = start + reaches[out]
             for i, address in enumerate(addresses):
                 if address < end and start < address + reaches[i] and i != out:
-                    if address == start and i in entry.elementwise:
+                    if address == start and (out, i) in entry.elementwise:
                         continue
                     return True
         return False
@@ -96,20 +96,20 @@ class Lookup:
         """Remember what the full path made of this call."""
         if len(_entries) >= CAPACITY:
             _entries.clear()
-        outputs = self.tensors[self.first : self.last]
-        alike = {(t.shape, t.stride(), t.dtype) for t in outputs}
         own = range(self.first, self.last)
-        candidates = [i for i, t in enumerate(self.tensors) if i not in own and i > 1 and t.dim() > 1]
+        layouts = [(t.shape, t.stride(), t.dtype) for t in self.tensors]
+        alike = [
+            (out, i)
+            for out in own
+            for i in range(2, len(layouts))
+            if i not in own and len(layouts[i][0]) > 1 and layouts[i] == layouts[out]
+        ]
         _entries[self.key] = Entry(
             launcher=launcher,
             graph=graph,
-            fresh=() if outputs else tuple((t.shape, t.dtype) for t in results),
+            fresh=() if own else tuple((t.shape, t.dtype) for t in results),
             reaches=tuple(map(_reach, self.tensors)),
-            elementwise=tuple(
-                i
-                for i in candidates
-                if (self.tensors[i].shape, self.tensors[i].stride(), self.tensors[i].dtype) in alike
-            ),
+            elementwise=frozenset(alike),
         )
 
 
@@ -126,8 +126,11 @@ def lookup(
     keywords: tuple[Any, ...],
 ) -> Lookup | None:
     """The lookup of a plain CUDA call; None for any other, which takes the full path."""
+    identity: str | None = None
+    kinds: list[str] = []
+    operands: tuple[Any, ...] = ()
     if epilogue is None:
-        identity, kinds, operands = None, [], ()
+        pass
     elif type(epilogue) is BoundEpilogue:
         identity = epilogue.graph.identity
         kinds, operands = [spec.kind for spec in epilogue.graph.operands], epilogue.operands
@@ -153,7 +156,9 @@ def lookup(
     for scalar in scalars:
         if isinstance(scalar, Tensor):
             tensors.append(scalar)
-        elif type(scalar) in (float, int):
+        elif type(scalar) is float:
+            floats.append(scalar)
+        elif type(scalar) is int and abs(scalar) < 2**53:
             floats.append(float(scalar))
         else:
             return None

@@ -29,6 +29,9 @@ EPILOGUE_ROUNDINGS = 16
 #: What an epilogue may lose when an intermediate value underflows: one below 2**-126 may count as 0, and be
 #: multiplied by up to 2**14 afterwards (a gate by its own value and by the unit that it gates).
 UNDERFLOW = 2.0**-112
+#: Where the normal distribution function is below this, kernels may give anything from 0 to it (`fusion.approx`); it is
+#: multiplied by the accumulator, and in a gated unit by another.
+NORMCDF_TAIL = 1.3e-12
 
 
 class Expectation(NamedTuple):
@@ -125,25 +128,30 @@ def _range(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """The least and greatest outputs as accumulator and operands move within their errors.
 
-    Every output element depends on one accumulator, or on an even and its odd neighbour after a `pair`: their
-    errors are tried with either sign, against operands that are moved by a rounding either way.
+    Every output element depends on one accumulator, or on an even and its odd neighbour after a `pair`: they are moved
+    together, apart and one by one, by their whole errors and by half, against operands that are moved by a rounding
+    either way. An extremum between these points lies beyond them by less than an eighth of the range.
     """
+    graph = arguments.graph
+    if graph == IDENTITY:
+        finite = acc.isfinite()
+        return [torch.where(finite, acc - spread, acc)], [torch.where(finite, acc + spread, acc)]
     unit = 2.0**-53 if arguments.a.dtype == torch.float64 else U32
     lows, highs = list(values), list(values)
-    moves = [(1.0, 1.0), (-1.0, -1.0)]
-    if arguments.graph.has_pair:
-        moves += [(1.0, -1.0), (-1.0, 1.0)]
-    scales = (1.0,) if arguments.graph == IDENTITY else (1 - 4 * unit, 1 + 4 * unit)
-    for (even, odd), scale in itertools.product(moves, scales):
+    directions = [(1.0, 1.0), *([(1.0, -1.0), (1.0, 0.0), (0.0, 1.0)] if graph.has_pair else [])]
+    steps = (-1.0, -0.5, 0.5, 1.0)
+    for (even, odd), step, scale in itertools.product(directions, steps, (1 - 4 * unit, 1 + 4 * unit)):
         moved = acc.clone()
-        moved[..., 0::2] += even * spread[..., 0::2]
-        moved[..., 1::2] += odd * spread[..., 1::2]
+        moved[..., 0::2] += step * even * spread[..., 0::2]
+        moved[..., 1::2] += step * odd * spread[..., 1::2]
         operands = [o.double() * scale if isinstance(o, Tensor) else o for o in arguments.operands]
-        for i, value in enumerate(evaluate(arguments.graph, moved, operands, dtype=torch.float64)):
+        for i, value in enumerate(evaluate(graph, moved, operands, dtype=torch.float64)):
             lows[i], highs[i] = torch.minimum(lows[i], value), torch.maximum(highs[i], value)
-    slack = 0.0 if arguments.graph == IDENTITY else EPILOGUE_ROUNDINGS * unit
+    tail = NORMCDF_TAIL * (1 + float(acc.abs().nan_to_num(0.0, 0.0).max())) ** 2 if acc.numel() else 0.0
+    lost = UNDERFLOW + (tail if any(node.op == "normcdf" for node in graph.nodes) else 0.0)
     for i, value in enumerate(values):
-        room = (value.abs() * slack).nan_to_num(posinf=0.0) + (UNDERFLOW if slack else 0.0)
+        rounding, between = value.abs() * EPILOGUE_ROUNDINGS * unit, (highs[i] - lows[i]) / 8
+        room = rounding.nan_to_num(posinf=0.0) + between.nan_to_num(posinf=0.0) + lost
         # Where the oracle overflowed or is NaN there is no range: the result has to be that very thing.
         lows[i] = torch.where(value.isfinite(), lows[i] - room, value)
         highs[i] = torch.where(value.isfinite(), highs[i] + room, value)
