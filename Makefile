@@ -35,7 +35,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 
 demo: $(VENV)/.installed
 	@echo "== demo: gemm with a fused epilogue on this machine, and the same kernel built for sm_90a"
-	@$(PY) -m cutegemm.cli demo $(ARGS)
+	@$(VENV)/bin/cutegemm demo $(ARGS)
 
 test: $(VENV)/.installed
 	@echo "== test: unit and compile tests; GPU tests where there is a GPU"
