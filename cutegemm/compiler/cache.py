@@ -1,9 +1,9 @@
 """Kernels that are built: in memory, and on disk across processes.
 
-An entry on disk is a kernel file and, written after it, a JSON file with the kernel file's checksum: an entry whose
-checksum does not match, whose JSON is malformed, or whose library does not load or is another kernel's, counts as absent
-and is built anew. Files are written under another name and renamed into place; one file lock a key makes concurrent
-processes build a kernel once. A cache that can only be read is read.
+An entry on disk is a kernel file and, written after it, a JSON file with the kernel file's checksum. An entry whose
+checksum does not match, whose JSON is malformed, or whose kernel file does not load or is another kernel's counts as
+absent and is built anew. Files are written under another name and renamed into place; one file lock a key makes
+concurrent processes build a kernel once. A cache that can only be read is read.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import os
 import shutil
 import tempfile
 import threading
+import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -123,11 +124,16 @@ def store(directory: Path, artifact: Artifact) -> Path:
     """Write an entry and return its kernel file; whoever reads the entry sees all of it or none."""
     spec = artifact.spec
     suffix, data = loader.link(artifact.elf)
-    path = directory / f"{spec.key}{suffix}"
     entry = {"schema": _SCHEMA, "suffix": suffix, "sha256": hashlib.sha256(data).hexdigest(), **spec.describe()}
+    path = _kernel_file(directory, spec, entry)
     _write(path, data)
     _write(directory / f"{spec.key}.json", json.dumps(entry, indent=1).encode())
     return path
+
+
+def _kernel_file(directory: Path, spec: Spec, entry: Mapping[str, Any]) -> Path:
+    # Other contents have another name: the dynamic linker takes a path that it has loaded before for the same library.
+    return directory / f"{spec.key}-{entry['sha256'][:16]}{entry['suffix']}"
 
 
 def _load(directory: Path, spec: Spec) -> Any | None:
@@ -143,7 +149,7 @@ def _load(directory: Path, spec: Spec) -> Any | None:
     try:
         if entry["schema"] != _SCHEMA or entry["suffix"] not in loader.SUFFIXES:
             raise ValueError("of another schema")
-        path = directory / f"{spec.key}{entry['suffix']}"
+        path = _kernel_file(directory, spec, entry)
         if hashlib.sha256(path.read_bytes()).hexdigest() != entry["sha256"]:
             raise ValueError("its checksum differs")
         # The symbol holds the key: a kernel file that is valid but another kernel's has no such function.
@@ -154,14 +160,12 @@ def _load(directory: Path, spec: Spec) -> Any | None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".write-", delete=False) as file:
-        try:
-            file.write(data)
-            file.close()
-            os.replace(file.name, path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
+    partial = path.with_name(f".write-{uuid.uuid4().hex}")
+    try:
+        partial.write_bytes(data)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def cache_directory() -> Path:

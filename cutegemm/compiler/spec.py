@@ -56,7 +56,8 @@ class Spec:
         s = self.signature
         accesses = ", ".join(f"{name} {x.dtype}/{x.major}/{x.align}" for name, x in (("a", s.a), ("b", s.b)))
         outputs = ", ".join(f"{x.dtype}/{x.major}/{x.align}" for x in s.outputs)
-        return f"{self.family}:{self.config} for {self.arch} ({accesses} -> {outputs}, epilogue {s.epilogue.identity[:12]})"
+        touched = f"{accesses} -> {outputs}, epilogue {s.epilogue.identity[:12]}"
+        return f"{self.family}:{self.config} for {self.arch} ({touched})"
 
 
 @cache

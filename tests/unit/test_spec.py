@@ -114,7 +114,8 @@ def test_values_that_come_at_run_time_are_not_in_the_key() -> None:
 
 def test_another_process_has_the_same_key() -> None:
     code = (
-        "from cutegemm import epilogues\nfrom cutegemm.compiler import Spec\nfrom cutegemm.kernels.config import Config\n"
+        "from cutegemm import epilogues\nfrom cutegemm.compiler import Spec\n"
+        "from cutegemm.kernels.config import Config\n"
         "from cutegemm.planner import contiguous_problem\n"
         "s = contiguous_problem(512, 512, 512, epilogue=epilogues.bias_gelu_aux).signature\n"
         "print(Spec('sm80_multistage', Config(64, 64, 32, stages=4, warps_m=2, warps_n=2), s, 'sm_90a').key)"
