@@ -23,7 +23,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	  echo "cutegemm needs Python 3.10 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true)." >&2; \
 	  echo "Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@echo "== set-up: a virtual environment in $(VENV) with cutegemm and its dependencies (a few minutes, once)"
-	@rm -rf $(VENV) && $(PYTHON) -m venv $(VENV) || { \
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 	  echo "'$(PYTHON) -m venv' failed; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[cutlass-cpp,test]'
 	@touch $@
