@@ -70,7 +70,7 @@ def prepare(call: Call) -> Launcher:
     """The launcher of `call`. Raises what planning and building raise; nothing has been launched then."""
     choice = choose(call)
     kernel = compiler.get(choice.spec, jit=call.options.jit)
-    constants, offsets = _constants(choice.recipe)
+    constants, offsets = _constants(choice.recipe, choice.plan.device.sm_count)
     return Launcher(choice.plan, kernel.function, choice.device, constants, choice.order, offsets)
 
 
@@ -127,13 +127,13 @@ def _better_transposed(recipe: Recipe) -> bool:
     return not signature.epilogue.has_pair and all(out.major == "m" for out in signature.outputs)
 
 
-def _constants(recipe: Recipe) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+def _constants(recipe: Recipe, sm_count: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
     """Sizes and strides as `abi.arguments` lists them, and each launch's byte offsets per address."""
     problem, modes = recipe.problem, recipe.modes
     inner = modes[-abi.BATCH_MODES :]
     outer = modes[: len(modes) - len(inner)]
     l0, l1 = (*reversed(inner), 1, 1)[:2]
-    names = {"m": problem.m, "n": problem.n, "k": problem.k, "l0": l0, "l1": l1}
+    names = {"m": problem.m, "n": problem.n, "k": problem.k, "l0": l0, "l1": l1, "sm_count": sm_count}
     layouts = [recipe.a, recipe.b, *(() if recipe.c is None else (recipe.c,)), *recipe.outs]
     layouts += [layout for layout in recipe.operands if layout is not None]
     outer_strides = []

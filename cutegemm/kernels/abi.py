@@ -5,7 +5,8 @@ tensor's metadata could tell was checked before the launch. Both sides read this
 placeholders of it, the launcher fills it in, and the kernel takes it apart by name.
 
 Names: `ptr.X` is an address; `stride.X.d` a stride in elements of X along d; X is `a`, `b`, `c`, `outI` or `opI`
-(the I-th output or epilogue operand). `l0` and `l1` are the sizes of the two batch modes, l0 the faster.
+(the I-th output or epilogue operand). `l0` and `l1` are the sizes of the two batch modes, l0 the faster; `sm_count`
+is the GPU's, by which persistent kernels size their grid.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from cutegemm.problem import Access, Signature
 
 Kind = Literal["address", "size", "stride", "float"]
+
+SIZES = ("m", "n", "k", "l0", "l1", "sm_count")
 
 #: Batch modes that a kernel can walk; the launcher loops over what remains outside of them.
 BATCH_MODES = 2
@@ -76,7 +79,7 @@ def arguments(signature: Signature) -> tuple[Argument, ...]:
     values = list(scalars(signature))
     addresses = [Argument(f"ptr.{t.name}", "address") for t in listed]
     addresses += [Argument(f"ptr.{name}", "address") for name, dtype in values if dtype is not None]
-    sizes = [Argument(name, "size") for name in ("m", "n", "k", "l0", "l1")]
+    sizes = [Argument(name, "size") for name in SIZES]
     strides = [Argument(f"stride.{t.name}.{dim}", "stride") for t in listed for dim in t.strides]
     floats = [Argument(name, "float") for name, dtype in values if dtype is None]
     return (*addresses, *sizes, *strides, *floats)

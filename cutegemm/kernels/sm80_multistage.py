@@ -29,23 +29,19 @@ from typing import TYPE_CHECKING, Any
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
+from cutlass.memory import SmemAllocator
 
 from cutegemm.kernels import abi
+from cutegemm.kernels.config import Config, vector_elements
 from cutegemm.kernels.cute_types import NUMERIC
 from cutegemm.kernels.tile_loader import ITEMSIZE, SharedTile, TileLoader
-from cutegemm.kernels.warp_epilogue import WarpEpilogue, staging_bytes
+from cutegemm.kernels.warp_epilogue import WarpEpilogue, band_bytes
 
 if TYPE_CHECKING:
-    from cutegemm.kernels.config import Config
     from cutegemm.problem import Access, Signature
 
 _INSTRUCTION = (16, 8, 16)
 _K_BLOCK = 16
-
-
-def _vector(access: Access) -> int:
-    """Elements per copy: cp.async moves 16, 8 or 4 bytes; below that, or with two strides, plain loads of one."""
-    return 1 if access.major == "strided" else max(1, min(access.align, 16) // ITEMSIZE)
 
 
 @dataclass(frozen=True)
@@ -54,10 +50,6 @@ class MultistageGemm:
 
     signature: Signature
     config: Config
-
-    @property
-    def threads(self) -> int:
-        return 32 * self.config.warps_m * self.config.warps_n
 
     def _shared(self, access: Access, tile_mn: int) -> SharedTile:
         return SharedTile(tile_mn, self.config.tile_k, self.config.stages, access.major in ("k", "strided"))
@@ -69,7 +61,7 @@ class MultistageGemm:
         v = dict(zip(names, arguments, strict=False))
         tiles = cute.ceil_div(v["m"], self.config.tile_m) * cute.ceil_div(v["n"], self.config.tile_n)
         self.kernel(arguments[: len(names)]).launch(
-            grid=(tiles * v["l0"] * v["l1"], 1, 1), block=(self.threads, 1, 1), stream=stream
+            grid=(tiles * v["l0"] * v["l1"], 1, 1), block=(self.config.threads, 1, 1), stream=stream
         )
 
     @cute.kernel
@@ -83,10 +75,8 @@ class MultistageGemm:
 
         shared_a = self._shared(self.signature.a, cfg.tile_m)
         shared_b = self._shared(self.signature.b, cfg.tile_n)
-        warp_m, warp_n = cfg.tile_m // cfg.warps_m, cfg.tile_n // cfg.warps_n
-        pipeline_bytes = cfg.stages * (shared_a.stage_bytes + shared_b.stage_bytes)
-        bands = staging_bytes(cfg.warps_m * cfg.warps_n, warp_n)
-        smem = cutlass.utils.SmemAllocator().allocate(max(pipeline_bytes, bands), byte_alignment=1024)
+        warp_m, warp_n = cfg.warp_m, cfg.warp_n
+        smem = SmemAllocator().allocate(cfg.smem_bytes, byte_alignment=1024)
         dtype = NUMERIC[self.signature.a.dtype]
         smem_a = cute.recast_ptr(smem, dtype=dtype)
         smem_b = cute.recast_ptr(smem + cfg.stages * shared_a.stage_bytes, dtype=dtype)
@@ -105,7 +95,7 @@ class MultistageGemm:
 
         cute.arch.cp_async_wait_group(0)
         cute.arch.sync_threads()
-        band = cute.recast_ptr(smem, dtype=Float32) + warp * (staging_bytes(1, warp_n) // 4)
+        band = cute.recast_ptr(smem, dtype=Float32) + warp * (band_bytes(warp_n) // 4)
         WarpEpilogue(self.signature, warp_m, warp_n, v).run(
             accumulators, band, lane,
             tile_row * cfg.tile_m + warp_row * warp_m, l0, l1, tile_column * cfg.tile_n + warp_column * warp_n,
@@ -128,7 +118,7 @@ class MultistageGemm:
         mn = "m" if name == "a" else "n"
         batch = Int64(l0) * v[f"stride.{name}.l0"] + Int64(l1) * v[f"stride.{name}.l1"]
         strides = {"mn": v.get(f"stride.{name}.{mn}", 1), "k": v.get(f"stride.{name}.k", 1)}
-        loader = TileLoader(shared, self.threads, _vector(access))
+        loader = TileLoader(shared, self.config.threads, vector_elements(access))
         base = v[f"ptr.{name}"] + batch * ITEMSIZE
         return loader.prepare(tid, base, strides, extent, origin, smem.toint())
 
@@ -149,12 +139,8 @@ class MultistageGemm:
         fragment_b = mma.make_fragment_B(thread_mma.partition_B(smem_b)[None, None, None, 0])
         accumulators = mma.make_fragment_C(mma.partition_shape_C((warp_m, warp_n)))
         accumulators.fill(0.0)
-        read_a, source_a, target_a = self._ldmatrix(
-            cute.make_tiled_copy_A, "a", mma, lane, smem_a, fragment_a
-        )
-        read_b, source_b, target_b = self._ldmatrix(
-            cute.make_tiled_copy_B, "b", mma, lane, smem_b, fragment_b
-        )
+        read_a, source_a, target_a = self._ldmatrix(cute.make_tiled_copy_A, "a", mma, lane, smem_a, fragment_a)
+        read_b, source_b, target_b = self._ldmatrix(cute.make_tiled_copy_B, "b", mma, lane, smem_b, fragment_b)
 
         # Prologue: the k-tile that may end past K first, then the others in order.
         for s in cutlass.range_constexpr(stages - 1):
@@ -199,9 +185,7 @@ class MultistageGemm:
                           accumulators)  # fmt: skip
         return accumulators
 
-    def _ldmatrix(
-        self, make_tiled_copy: Any, name: str, mma: Any, lane: Any, smem: Any, fragment: Any
-    ) -> tuple:
+    def _ldmatrix(self, make_tiled_copy: Any, name: str, mma: Any, lane: Any, smem: Any, fragment: Any) -> tuple:
         access = self.signature.a if name == "a" else self.signature.b
         transpose = access.major not in ("k", "strided")
         atom = cute.make_copy_atom(cute.nvgpu.warp.LdMatrix8x8x16bOp(transpose, 4), smem.element_type)

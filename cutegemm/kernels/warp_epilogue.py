@@ -29,9 +29,9 @@ BAND = 16  # rows of one mma instruction
 _PAD = 8  # floats; puts the four rows of a 64-bit store phase on distinct banks
 
 
-def staging_bytes(warps: int, warp_n: int) -> int:
-    """Shared memory that all warps' bands take together."""
-    return warps * BAND * (warp_n + _PAD) * 4
+def band_bytes(warp_n: int) -> int:
+    """Shared memory of one warp's band; `Config.epilogue_bytes` is that of all warps."""
+    return BAND * (warp_n + _PAD) * 4
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class WarpEpilogue:
     warp_m: int
     warp_n: int
     values: dict[str, Any]
+    band_step: int = BAND  # rows from one band to the next
 
     def tensors(self) -> dict[str, abi.TensorArgument]:
         return {t.name: t for t in abi.tensors(self.signature)}
@@ -79,15 +80,11 @@ class WarpEpilogue:
                 row = p * rows_per_pass + lane // lanes_per_row
                 source = cute.local_tile(staging, (1, WIDTH), (row, lane % lanes_per_row))
                 fragment = cute.make_rmem_tensor((WIDTH,), Float32)
-                cute.autovec_copy(
-                    cute.make_tensor(source.iterator.align(16), cute.make_layout(WIDTH)), fragment
-                )
-                self._finish(fragment.load(), row0 + i * BAND + row, place, scalars, vectors)
+                cute.autovec_copy(cute.make_tensor(source.iterator.align(16), cute.make_layout(WIDTH)), fragment)
+                self._finish(fragment.load(), row0 + i * self.band_step + row, place, scalars, vectors)
             cute.arch.sync_warp()
 
-    def _finish(
-        self, acc: Any, row: Any, place: Place, scalars: dict[str, Any], vectors: dict[str, Any]
-    ) -> None:
+    def _finish(self, acc: Any, row: Any, place: Place, scalars: dict[str, Any], vectors: dict[str, Any]) -> None:
         """Epilogue and stores of one lane's `WIDTH` columns of one row."""
         graph = self.signature.epilogue
         inside = row < self.values["m"]
@@ -156,9 +153,7 @@ class WarpEpilogue:
         value = _load_one(self._address(tensor, row, place), inside, NUMERIC[tensor.access.dtype])
         return cute.full((WIDTH // 2 if paired else WIDTH,), value.to(Float32), Float32)
 
-    def _load(
-        self, tensor: abi.TensorArgument, row: Any, inside: Any, place: Place, width: int, extent: Any
-    ) -> Any:
+    def _load(self, tensor: abi.TensorArgument, row: Any, inside: Any, place: Place, width: int, extent: Any) -> Any:
         """`width` adjacent columns as fp32; elements outside the matrix are not touched and read as 0."""
         fragment = cute.make_rmem_tensor((width,), NUMERIC[tensor.access.dtype])
         fragment.fill(0)
