@@ -161,9 +161,7 @@ class Graph:
         Raises `EpilogueError` if the graph has a `pair`: its columns would have to be paired along M.
         """
         if self.has_pair:
-            raise EpilogueError(
-                "an epilogue with pair() can't be transposed: it pairs columns of N, not rows of M"
-            )
+            raise EpilogueError("an epilogue with pair() can't be transposed: it pairs columns of N, not rows of M")
         swap: dict[Kind, Kind] = {"row": "col", "col": "row", "tile": "tile", "scalar": "scalar"}
         builder = Builder()
         index = builder.replay(self, None, 0)
@@ -232,9 +230,7 @@ class Builder:
         if OPS[self.nodes[arg].op].gives == "f32" and name == "fp32":
             return arg
         if name not in CAST_DTYPES:
-            raise EpilogueError(
-                f"cast to {name} is not served: expected one of {', '.join(CAST_DTYPES)}, fp32"
-            )
+            raise EpilogueError(f"cast to {name} is not served: expected one of {', '.join(CAST_DTYPES)}, fp32")
         return self.add("cast", (arg,), name)
 
     def replay(self, graph: Graph, acc: int | None, first_operand: int) -> list[int]:
@@ -260,9 +256,7 @@ class Builder:
         _check_names([name for name, _ in outputs])
         for name, output in outputs:
             if OPS[self.nodes[output].op].gives != "f32":
-                raise EpilogueError(
-                    f"output {name!r} is a comparison: use where(condition, x, y) to make it a number"
-                )
+                raise EpilogueError(f"output {name!r} is a comparison: use where(condition, x, y) to make it a number")
         order = self._reachable([output for _, output in outputs])
         position = {old: new for new, old in enumerate(order)}
         nodes = tuple(
@@ -296,9 +290,7 @@ def _check_names(names: Sequence[str]) -> None:
         raise EpilogueError("an epilogue needs at least one output")
     for name in names:
         if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
-            raise EpilogueError(
-                f"output name {name!r} can't be a NamedTuple's field: expected a plain identifier"
-            )
+            raise EpilogueError(f"output name {name!r} can't be a NamedTuple's field: expected a plain identifier")
         if names.count(name) > 1:
             raise EpilogueError(f"two outputs are called {name!r}: rename one")
 
@@ -307,9 +299,7 @@ def _check_used(nodes: Sequence[Node], operands: Sequence[tuple[str, Kind]]) -> 
     used = {int(node.attr) for node in nodes if node.op == "operand"}
     for i, (name, kind) in enumerate(operands):
         if i not in used:
-            raise EpilogueError(
-                f"operand {name!r} ({kind}) reaches no output: remove the parameter or use it"
-            )
+            raise EpilogueError(f"operand {name!r} ({kind}) reaches no output: remove the parameter or use it")
     if all(node.op != "acc" for node in nodes):
         raise EpilogueError("no output depends on the accumulator: nothing of A @ B would be kept")
 

@@ -60,9 +60,7 @@ def lookup(name: str) -> Epilogue:
         raise EpilogueError(
             f"epilogue {name!r} is provided by {providers}: uninstall one, or import it from its module"
         )
-    known = (
-        ", ".join(registered()) or f"none: no installed distribution has entry points in the group {GROUP}"
-    )
+    known = ", ".join(registered()) or f"none: no installed distribution has entry points in the group {GROUP}"
     raise EpilogueError(f"no epilogue is called {name!r}; registered: {known}")
 
 
@@ -70,20 +68,14 @@ def _load(entry_point: EntryPoint) -> Iterator[tuple[str, Epilogue]]:
     try:
         provided = entry_point.load()
     except Exception as error:
-        warnings.warn(
-            f"epilogues of {entry_point.value!r} can't be loaded: {error!r}", RuntimeWarning, stacklevel=3
-        )
+        warnings.warn(f"epilogues of {entry_point.value!r} can't be loaded: {error!r}", RuntimeWarning, stacklevel=3)
         return
     if isinstance(provided, Epilogue):
         yield entry_point.name, provided
     elif isinstance(provided, ModuleType):
         for name, value in vars(provided).items():
             # Epilogues that a module imported from elsewhere are not its own to register.
-            if (
-                isinstance(value, Epilogue)
-                and not name.startswith("_")
-                and value.__module__ == provided.__name__
-            ):
+            if isinstance(value, Epilogue) and not name.startswith("_") and value.__module__ == provided.__name__:
                 yield name, value
     else:
         kind = type(provided).__name__

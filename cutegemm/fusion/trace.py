@@ -82,9 +82,7 @@ class Value:
     def __pow__(self, exponent: int) -> Value:
         if isinstance(exponent, int | float) and exponent in (2, 3):
             return self * self if exponent == 2 else self * self * self
-        raise EpilogueError(
-            f"** {exponent!r} on a traced value: only ** 2 and ** 3 are served (ops has sqrt and exp)"
-        )
+        raise EpilogueError(f"** {exponent!r} on a traced value: only ** 2 and ** 3 are served (ops has sqrt and exp)")
 
     def __lt__(self, other: Value | float) -> Value:
         return apply("lt", self, other)
@@ -116,16 +114,14 @@ class Value:
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):
             raise AttributeError(name)
-        raise EpilogueError(
-            f".{name} on a traced value: it has operators only; functions are in cutegemm.ops"
-        )
+        raise EpilogueError(f".{name} on a traced value: it has operators only; functions are in cutegemm.ops")
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Value:
         if ufunc.__name__ not in _UFUNCS or method != "__call__" or kwargs:
             raise EpilogueError(f"numpy.{ufunc.__name__} on a traced value: {_instead(ufunc.__name__)}")
         op, swap = _UFUNCS[ufunc.__name__]
         # A numpy scalar in a comparison arrives as an array without dimensions.
-        left, right = (x if isinstance(x, Value) or getattr(x, "ndim", 1) else x.item() for x in inputs)
+        left, right = (x if isinstance(x, Value) or getattr(x, "shape", None) != () else x.item() for x in inputs)
         return apply(op, right, left) if swap else apply(op, left, right)
 
     def __array_function__(self, function: Any, *_: Any) -> NoReturn:
@@ -232,9 +228,7 @@ def _index_of(arg: Any, builder: Builder, op: str) -> int:
     if isinstance(arg, Real) and not isinstance(arg, bool):
         return builder.constant(arg)
     if hasattr(arg, "dtype") and hasattr(arg, "shape"):
-        raise EpilogueError(
-            f"{op} on a captured {type(arg).__name__}: make it an operand (Row, Col, Tile or Scalar)"
-        )
+        raise EpilogueError(f"{op} on a captured {type(arg).__name__}: make it an operand (Row, Col, Tile or Scalar)")
     raise EpilogueError(f"{op} on a {type(arg).__name__} ({arg!r}): expected a traced value or a number")
 
 
@@ -246,9 +240,7 @@ class Epilogue:
     the function is not, so an epilogue can be pickled.
     """
 
-    def __init__(
-        self, name: str, graph: Graph, defaults: Mapping[str, float], doc: str | None, module: str
-    ) -> None:
+    def __init__(self, name: str, graph: Graph, defaults: Mapping[str, float], doc: str | None, module: str) -> None:
         self.name = name
         self.graph = graph
         self.defaults = dict(defaults)
@@ -328,9 +320,7 @@ def _check_operand(what: str, kind: Kind, operand: Any) -> None:
     is_tensor = hasattr(operand, "dtype") and hasattr(operand, "shape")
     if kind == "scalar":
         if not is_number and not (is_tensor and len(operand.shape) == 0):
-            raise EpilogueError(
-                f"{what} is a Scalar: expected a number or a 0-d tensor, got {_summary(operand)}"
-            )
+            raise EpilogueError(f"{what} is a Scalar: expected a number or a 0-d tensor, got {_summary(operand)}")
     elif not is_tensor:
         raise EpilogueError(f"{what} is a {kind.capitalize()}: expected a tensor, got {_summary(operand)}")
 
@@ -377,9 +367,7 @@ def _parameters(function: Callable[..., Any]) -> tuple[list[tuple[str, Kind]], d
             raise EpilogueError(f"parameter {p.name!r} stands for any number of operands: name each one")
     first, *rest = parameters
     if first.kind is first.KEYWORD_ONLY or first.default is not first.empty:
-        raise EpilogueError(
-            f"the first parameter, {first.name!r}, is the accumulator: expected a plain parameter"
-        )
+        raise EpilogueError(f"the first parameter, {first.name!r}, is the accumulator: expected a plain parameter")
     kinds: list[tuple[str, Kind]] = []
     defaults: dict[str, float] = {}
     for p in rest:
@@ -421,7 +409,5 @@ def _outputs(returned: Any, builder: Builder) -> Sequence[tuple[str, int]]:
         if not isinstance(name, str):
             raise EpilogueError(f"output name {name!r} is a {type(name).__name__}: expected text")
         if not isinstance(value, Value):
-            raise EpilogueError(
-                f"output {name!r} is a {type(value).__name__} ({value!r}): expected a traced value"
-            )
+            raise EpilogueError(f"output {name!r} is a {type(value).__name__} ({value!r}): expected a traced value")
     return [(name, _index_of(value, builder, f"output {name!r}")) for name, value in returned.items()]

@@ -26,8 +26,8 @@ SIZE = 8
 THREADS = 128
 
 
-def disassemble(graph: Graph, arch: str, folder: Path) -> str:
-    """The SASS of a kernel in which each thread applies `graph` to 8 elements."""
+def disassemble(graph: Graph, arch: str, folder: Path, size: int = SIZE) -> str:
+    """The SASS of a kernel in which each thread applies `graph` to `size` elements."""
     apply = lower(graph)
     first_output = 1 + len(graph.operands)
 
@@ -47,7 +47,7 @@ def disassemble(graph: Graph, arch: str, folder: Path) -> str:
         kernel(arguments).launch(grid=(1, 1, 1), block=(THREADS, 1, 1))
 
     def fragment(paired: bool) -> Any:
-        shape = (THREADS, SIZE // 2 if paired else SIZE)
+        shape = (THREADS, size // 2 if paired else size)
         return make_fake_compact_tensor(Float32, shape, stride_order=(1, 0), assumed_align=16)
 
     operands = [Float32(1.0) if s.kind == "scalar" else fragment(s.paired) for s in graph.operands]
@@ -57,10 +57,10 @@ def disassemble(graph: Graph, arch: str, folder: Path) -> str:
     return subprocess.run([nvdisasm(), cubin], capture_output=True, text=True, check=True).stdout
 
 
-def instructions(graph: Graph, arch: str, folder: Path) -> Counter[str]:
+def instructions(graph: Graph, arch: str, folder: Path, size: int = SIZE) -> Counter[str]:
     """That kernel's instructions, as counts of mnemonics."""
     pattern = r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)"
-    return Counter(re.findall(pattern, disassemble(graph, arch, folder), re.MULTILINE))
+    return Counter(re.findall(pattern, disassemble(graph, arch, folder, size), re.MULTILINE))
 
 
 def nvdisasm() -> str:
@@ -136,6 +136,19 @@ def test_scalars_are_computed_once(tmp_path: Path) -> None:
         return acc * ops.sigmoid(s)
 
     assert count(instructions(f.graph, "sm_90a", tmp_path), "MUFU") == 2
+
+
+@pytest.mark.parametrize("size", [2, 12, 32])
+def test_any_even_number_of_elements(size: int, tmp_path: Path) -> None:
+    @epilogue
+    def f(acc, r: Row, c: Col):  # type: ignore[no-untyped-def]
+        gate, up = ops.pair(acc)
+        return {"out": ops.silu(gate) * up * c + r, "pre": acc + c}
+
+    found = instructions(f.graph, "sm_90a", tmp_path, size)
+    assert count(found, "MUFU.EX2") == size // 2
+    assert count(found, "FADD", "FFMA") >= size // 2 + size
+    assert count(found, "LDL", "STL") == 0
 
 
 def test_constants_arrive_as_fp32(tmp_path: Path) -> None:

@@ -89,9 +89,7 @@ EXPECTED: dict[str, tuple[str, Callable[..., Tensor | tuple[Tensor, Tensor]]]] =
 
 
 def test_the_whole_library_is_listed_here() -> None:
-    first_party = {
-        name for name, entries in registry.registered().items() if entries[0].distribution == "cutegemm"
-    }
+    first_party = {name for name, entries in registry.registered().items() if entries[0].distribution == "cutegemm"}
     assert first_party == set(EXPECTED)
 
 
@@ -161,9 +159,7 @@ def install(package: Path, target: Path) -> None:
         "--no-build-isolation",
         "--no-index",
     ]
-    subprocess.run(
-        [*command, "--target", str(target), str(package)], check=True, capture_output=True, text=True
-    )
+    subprocess.run([*command, "--target", str(target), str(package)], check=True, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="session")
@@ -204,9 +200,7 @@ class TestThirdParty:
     def test_is_gone_when_it_is_not_installed(self) -> None:
         assert "squared_relu" not in dir(epilogues)
 
-    def test_a_name_of_two_distributions_is_an_error(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_name_of_two_distributions_is_an_error(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         code = "from cutegemm import epilogue\n@epilogue\ndef {0}(acc):\n    return acc * 7\n"
         distribution(tmp_path, "rival", "rival = rival_epilogues", {"rival_epilogues": code.format("gelu")})
         monkeypatch.syspath_prepend(tmp_path)
@@ -214,30 +208,22 @@ class TestThirdParty:
             _ = epilogues.gelu
         assert "gelu" in dir(epilogues) and isinstance(epilogues.relu, Epilogue)
 
-    def test_an_entry_point_may_name_one_epilogue(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_an_entry_point_may_name_one_epilogue(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         code = "from cutegemm import epilogue\n_hidden = epilogue(lambda acc: acc * 3)\n"
         distribution(tmp_path, "single", "tripled = single_epilogue:_hidden", {"single_epilogue": code})
         monkeypatch.syspath_prepend(tmp_path)
         (out,) = evaluate(epilogues.tripled.graph, torch.ones(1, 1), [])
         assert out.item() == 3.0
 
-    def test_a_module_registers_what_it_defines(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_module_registers_what_it_defines(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         code = (
-            "from cutegemm import epilogue\n"
-            "from cutegemm.epilogues.activations import relu\n"
-            "_secret = epilogue(abs)\n"
+            "from cutegemm import epilogue\nfrom cutegemm.epilogues.activations import relu\n_secret = epilogue(abs)\n"
         )
         distribution(tmp_path, "reuser", "reuser = reusing", {"reusing": code})
         monkeypatch.syspath_prepend(tmp_path)
         assert isinstance(epilogues.relu, Epilogue) and "_secret" not in dir(epilogues)
 
-    def test_a_broken_provider_is_skipped_aloud(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_broken_provider_is_skipped_aloud(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         distribution(
             tmp_path,
             "broken",

@@ -79,9 +79,7 @@ def test_normcdf_beyond_its_fit() -> None:
 
 def test_gelu_at_the_value_where_its_spellings_part() -> None:
     x = np.float32(-2.7)
-    assert x * approx.normcdf(Emulated(0.0), x) == pytest.approx(
-        -2.7 * 0.5 * math.erfc(2.7 / math.sqrt(2)), rel=1.5e-6
-    )
+    assert x * approx.normcdf(Emulated(0.0), x) == pytest.approx(-2.7 * 0.5 * math.erfc(2.7 / math.sqrt(2)), rel=1.5e-6)
 
 
 @pytest.mark.parametrize("ulps", [-1.0, 0.0, 1.0])

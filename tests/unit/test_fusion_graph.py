@@ -55,14 +55,8 @@ LOGICAL: dict[str, Callable[..., Any]] = {
     "not": lambda x: ~x,
 }
 TORCH: dict[str, Callable[..., torch.Tensor]] = {
-    **{
-        name: getattr(torch, name)
-        for name in ("add", "sub", "mul", "div", "minimum", "maximum", "neg", "abs")
-    },
-    **{
-        name: getattr(torch, name)
-        for name in ("exp", "tanh", "erf", "sigmoid", "lt", "le", "eq", "ne", "where")
-    },
+    **{name: getattr(torch, name) for name in ("add", "sub", "mul", "div", "minimum", "maximum", "neg", "abs")},
+    **{name: getattr(torch, name) for name in ("exp", "tanh", "erf", "sigmoid", "lt", "le", "eq", "ne", "where")},
     "normcdf": lambda x: torch.erfc(x * -math.sqrt(0.5)) * 0.5,
     "and": torch.logical_and,
     "or": torch.logical_or,
@@ -281,9 +275,7 @@ def test_identity_is_the_same_in_every_process() -> None:
     seen = set()
     for seed in ("0", "1"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-        )
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
         seen.add(done.stdout.strip())
     assert len(seen) == 1 and len(seen.pop()) == 64
 

@@ -123,9 +123,7 @@ def test_it_is_differentiable() -> None:
         gate, up = ops.pair(acc + r)
         return ops.gelu(gate) * ops.silu(up) + ops.gelu_tanh(t)
 
-    inputs = [
-        torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((3, 4), (4,), (3, 2))
-    ]
+    inputs = [torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((3, 4), (4,), (3, 2))]
     assert torch.autograd.gradcheck(
         lambda acc, r, t: evaluate(f.graph, acc, [r, t], torch.float64)[0], inputs, check_undefined_grad=False
     )
