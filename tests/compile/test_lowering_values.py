@@ -1,6 +1,6 @@
 """The CuTe lowering's values, run on the CPU: a `@cute.jit` function that launches nothing executes there.
 
-Only what is not an NVIDIA instruction can run (nor a cast to bf16): the functions with a MUFU are left to the tests on a
+Only what is not an NVIDIA instruction can run (nor a cast to bf16): functions with a MUFU are left to the tests on a
 GPU and to those of `approx`. Inputs are small integers, for which fp32 is exact: so are the comparisons here.
 """
 
