@@ -28,7 +28,7 @@ U32 = 2.0**-24
 EPILOGUE_ROUNDINGS = 16
 #: What an epilogue may lose when an intermediate value underflows: one below 2**-126 may count as 0, and be
 #: multiplied by up to 2**14 afterwards (a gate by its own value and by the unit that it gates).
-UNDERFLOW = 2.0**-112
+UNDERFLOW = 2.0**-108
 #: Where the normal distribution function is below this, kernels may give anything from 0 to it (`fusion.approx`); it is
 #: multiplied by the accumulator, and in a gated unit by another.
 NORMCDF_TAIL = 1.3e-12
@@ -175,10 +175,13 @@ class Guarded:
         *,
         strides: Sequence[int] | None = None,
         offset: int = 0,
-        device: str | torch.device = "cpu",
+        device: str | torch.device | None = None,
         guard: int = 512,
     ) -> None:
-        """`strides` and `offset` (to misalign the view) are in elements, `guard` in bytes at either end."""
+        """`strides` and `offset` (to misalign the view) are in elements, `guard` in bytes at either end.
+
+        Without `device`, on torch's default device.
+        """
         if strides is None:
             strides = torch.empty(tuple(shape), device="meta").stride()
         extent = 1 + sum(s * (n - 1) for n, s in zip(shape, strides, strict=True)) if 0 not in shape else 0

@@ -1,0 +1,1 @@
+"""What `gemm` means, once for every device: each test runs on CPU tensors and, marked `gpu`, on CUDA tensors."""
