@@ -7,12 +7,26 @@ from dataclasses import dataclass
 from cutegemm.problem import Access
 
 OPERAND_BYTES = 2  # fp16 and bf16, the operands that these tiles hold
+CHUNK_BYTES = 16  # what a thread copies to one place in shared memory, by one instruction or several
+PLACE_BYTES = 16  # a block's place in D: tile row and column, and two batch indices
 
 
 def vector_elements(access: Access) -> int:
     """Elements that one copy of an operand moves: what its alignment allows (cp.async moves 16, 8 or 4
     bytes), and one, by a plain load, where that is 2 bytes or no dimension is contiguous."""
     return 1 if access.major == "strided" else max(1, min(access.align, 16) // OPERAND_BYTES)
+
+
+def _registers_of_a_chunk(access: Access, least: float) -> float:
+    """Registers for each 16 bytes that a thread copies: at `least` so many, unless they lie along K."""
+    elements = vector_elements(access)
+    if access.major == "strided":
+        return 28.0  # an address for every element, all kept
+    if elements == 1:
+        return 6.0
+    if access.major == "k":
+        return 3.6 / elements  # recomputed from a few
+    return max(12.0 / elements, least)  # each vector has a width of its own at the edge of M or N
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +75,24 @@ class Config:
 
     @property
     def smem_bytes(self) -> int:
-        """Shared memory of a block: the pipeline's stages, whose place the epilogue takes once they are
-        spent.
+        """Shared memory of a block: the pipeline's stages, whose place the epilogue takes once they are spent, and the
+        block's place in D.
         """
-        return max(self.stages * self.stage_bytes, self.epilogue_bytes)
+        return max(self.stages * self.stage_bytes, self.epilogue_bytes) + PLACE_BYTES
 
     def registers(self, a: Access, b: Access) -> int:
         """Registers of a thread, estimated, for operands accessed as `a` and `b`.
 
-        Accumulators, two k-steps of fragments, the addresses of the vectors that the thread copies, and 40.
-        Fitted to ptxas's counts of 100 kernels for sm_90a (DSL 4.8.1): addresses along a contiguous dimension
-        are recomputed from a few, those of a strided operand are all kept.
+        Accumulators, two k-steps of fragments, what copying takes, and 40. Fitted to ptxas's counts of 150 kernels for
+        sm_90a (DSL 4.8.1) so that whatever spills is above the 255 that a thread has.
         """
         accumulators = self.warp_m * self.warp_n // 32
         fragments = 2 * (self.warp_m + self.warp_n) * 16 * OPERAND_BYTES // (32 * 4)
-        addresses = 0.0
-        for access, tile in ((a, self.tile_m), (b, self.tile_n)):
-            vectors = tile * self.tile_k / (vector_elements(access) * self.threads)
-            addresses += vectors * (3.5 if access.major == "strided" else 0.5)
-        return accumulators + fragments + int(addresses) + 40
+        copies = 0.0
+        for access, tile, least in ((a, self.tile_m, 2.9), (b, self.tile_n, 1.5)):
+            chunks = tile * self.tile_k * OPERAND_BYTES / (CHUNK_BYTES * self.threads)
+            copies += chunks * _registers_of_a_chunk(access, least)
+        return accumulators + fragments + int(copies) + 40
 
     def __str__(self) -> str:
         tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
@@ -87,28 +100,22 @@ class Config:
         return text if self.raster == 8 else f"{text},raster={self.raster}"
 
 
-#: Every configuration that `sm80_multistage` is built in. Large tiles read the least through L2 and shared
-#: memory; small ones fill the GPU when D is small; deep pipelines hide latency when K is long and blocks are
-#: few. Narrow copies need an address for each of many small vectors: tiles with more threads or less K serve
-#: them.
+#: Every configuration that `sm80_multistage` is built in. Large tiles read the least through L2 and shared memory
+#: (bf16 4096 x 4096 x 4096 on an H200, 2026-11: 128x256x64 446 TFLOP/s, 128x128x64 412, 64x64x64 280), and those of
+#: 32 along K fit a GPU with 99 KiB for a block; small ones fill the GPU when D is small. A warp tile of 64x64 leaves no
+#: registers for plain loads: tiles of eight warps and small ones serve those.
 CONFIGS: tuple[Config, ...] = (
-    Config(256, 128, 32, stages=4, warps_m=4, warps_n=2),
-    Config(256, 128, 32, stages=3, warps_m=4, warps_n=2),
+    Config(128, 256, 64, stages=3, warps_m=2, warps_n=4),
+    Config(256, 128, 64, stages=3, warps_m=4, warps_n=2),
     Config(128, 256, 32, stages=4, warps_m=2, warps_n=4),
-    Config(128, 256, 32, stages=3, warps_m=2, warps_n=4),
-    Config(128, 128, 32, stages=5, warps_m=2, warps_n=2),
-    Config(128, 128, 32, stages=4, warps_m=2, warps_n=2),
-    Config(128, 128, 32, stages=3, warps_m=2, warps_n=2),
-    Config(128, 128, 64, stages=4, warps_m=2, warps_n=2),
+    Config(256, 128, 32, stages=4, warps_m=4, warps_n=2),
     Config(128, 128, 64, stages=3, warps_m=2, warps_n=2),
+    Config(128, 128, 32, stages=4, warps_m=2, warps_n=2),
     Config(128, 128, 32, stages=4, warps_m=4, warps_n=2),
-    Config(256, 64, 32, stages=4, warps_m=4, warps_n=1),
-    Config(64, 256, 32, stages=4, warps_m=1, warps_n=4),
-    Config(128, 64, 64, stages=4, warps_m=2, warps_n=2),
+    Config(256, 64, 64, stages=3, warps_m=4, warps_n=2),
+    Config(64, 256, 64, stages=3, warps_m=2, warps_n=4),
     Config(128, 64, 64, stages=3, warps_m=2, warps_n=2),
-    Config(64, 128, 64, stages=4, warps_m=2, warps_n=2),
     Config(64, 128, 64, stages=3, warps_m=2, warps_n=2),
-    Config(64, 64, 64, stages=6, warps_m=2, warps_n=2),
     Config(64, 64, 64, stages=4, warps_m=2, warps_n=2),
     Config(64, 64, 32, stages=4, warps_m=2, warps_n=2),
 )

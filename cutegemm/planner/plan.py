@@ -10,7 +10,7 @@ from typing import Any
 from cutegemm import device as devices
 from cutegemm.device import DeviceSpec
 from cutegemm.dtypes import lookup
-from cutegemm.errors import ArgumentError, CuteGemmError, DeviceError, ShapeError
+from cutegemm.errors import ArgumentError, CuteGemmError, DeviceError, ShapeError, UnsupportedArchitectureError
 from cutegemm.fusion.graph import IDENTITY, Graph
 from cutegemm.kernels.config import Config
 from cutegemm.planner import report
@@ -157,7 +157,9 @@ def plan_problem(
 
 def _nothing_serves(refused: list[Candidate], kernel: str | None) -> CuteGemmError:
     reasons = {c.refusal.reason: c.refusal for c in refused if c.refusal is not None}
-    error = next(iter(reasons.values())).error
+    errors = [refusal.error for refusal in reasons.values()]
+    # Rules are tried in turn: where the size or dtype rules out a tile, that is what the caller can change.
+    error = next((e for e in errors if e is not UnsupportedArchitectureError), errors[0])
     prefix = "" if kernel is None else f"kernel={kernel!r} can't serve this problem: "
     return error(prefix + "; ".join(reasons))
 

@@ -148,12 +148,12 @@ def test_tiles_refused(change: dict[str, int], rule: str, text: str) -> None:
 
 
 def test_shared_memory_is_the_opt_in_limit_of_the_gpu() -> None:
-    deep = replace(CONFIG, stages=6)  # 6 stages of 16 KiB: 98,304 bytes
-    assert deep.smem_bytes == 98304
-    assert reason(config=deep, device=replace(H200, smem_per_block=98304)) is None
-    found = reason(config=deep, device=replace(H200, smem_per_block=98303))
+    deep = replace(CONFIG, stages=6)  # 6 stages of 16 KiB, and 16 bytes
+    assert deep.smem_bytes == 98320
+    assert reason(config=deep, device=replace(H200, smem_per_block=98320)) is None
+    found = reason(config=deep, device=replace(H200, smem_per_block=98319))
     assert found is not None
-    assert found[:2] == ("shared memory", "98304 bytes of shared memory: a block on H200 has 98303")
+    assert found[:2] == ("shared memory", "98320 bytes of shared memory: a block on H200 has 98319")
 
 
 def test_registers_depend_on_how_operands_are_copied() -> None:
@@ -219,7 +219,7 @@ def test_copy_width() -> None:
     ("stages", "smem_per_sm", "blocks"),
     # 4 warps of about 240 registers: two blocks by registers; a stage is 16 KiB, and 1 KiB is reserved for
     # each block.
-    [(4, 228, 2), (4, 130, 2), (4, 129, 1), (3, 98, 2), (3, 97, 1)],
+    [(4, 228, 2), (4, 131, 2), (4, 130, 1), (3, 99, 2), (3, 98, 1)],
 )
 def test_occupancy(stages: int, smem_per_sm: int, blocks: int) -> None:
     device = replace(H200, smem_per_sm=smem_per_sm * 1024)
