@@ -43,7 +43,8 @@ def compile_one(spec: Spec) -> tuple[str, bool]:
     a, b = spec.signature.a.major, spec.signature.b.major
     text = (
         f"{spec.arch:8} {spec.family}:{str(spec.config):42} A {a}-major B {b}-major  "
-        f"{code.registers:3} registers {code.spills:3} spills  {counts}  {artifact.seconds:5.1f} s"
+        f"{code.registers:3} registers {code.spills:3} spills {spec.config.smem_bytes / 1024:6.1f} KiB shared  "
+        f"{counts}  {artifact.seconds:5.1f} s"
     )
     return text, code.spills == 0 and code.opcodes.get("HMMA", 0) > 0
 
