@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cutegemm import compiler, launch
+from cutegemm.compiler import Spec
 from cutegemm.fusion.registry import registered
 from cutegemm.fusion.trace import Epilogue
-from cutegemm.normalize import allocate, check, parse, prepare
-from cutegemm.options import Options
+from tests import ahead
 from tests.helpers import Guarded
 
 COUNT = 300
@@ -64,8 +61,9 @@ def make(number: int, device: str = "cuda") -> Problem:
     if epilogue is not None and epilogue.graph.has_pair:
         n += n % 2
     placements = [rng.choice(_PLACEMENTS) for _ in range(3)]
-    a = _matrix(rng, (*_some_of(rng, batch), m, k), dtype, placements[0], device)
-    b = _matrix(rng, (*batch, k, n), dtype, placements[1], device)
+    a_batch, b_batch = rng.sample((_some_of(rng, batch), batch), 2)
+    a = _matrix(rng, (*a_batch, m, k), dtype, placements[0], device)
+    b = _matrix(rng, (*b_batch, k, n), dtype, placements[1], device)
 
     meaning: dict[str, Any] = {"epilogue": _bind(rng, epilogue, batch, m, n, dtype, device)}
     meaning["alpha"] = rng.choice((1.0, 1.0, -0.5, torch.tensor(1.5, device=device)))
@@ -82,25 +80,9 @@ def make(number: int, device: str = "cuda") -> Problem:
     return Problem(a, b, dict(meaning), outs, text, meaning)
 
 
-def compile_ahead(problems: Iterable[Problem], *, workers: int) -> int:
-    """Build every kernel that `problems` need, in parallel, into the kernel cache; returns how many there are."""
-    specs = {spec_of(problem) for problem in problems}
-    specs.discard(None)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        list(pool.map(_build, specs))
-    return len(specs)
-
-
-def spec_of(problem: Problem) -> compiler.Spec:
+def spec_of(problem: Problem) -> Spec:
     """The kernel that `gemm` will choose for a problem."""
-    keywords = {"epilogue": None, "c": None, "alpha": 1.0, "beta": None} | problem.keywords
-    arguments = parse(problem.a, problem.b, **keywords, out=problem.out, out_dtype=None, options=Options())
-    request, sizes = check(arguments)
-    return launch.choose(prepare(arguments, request, sizes, allocate(arguments, sizes))).spec
-
-
-def _build(spec: compiler.Spec) -> None:
-    compiler.get(spec)
+    return ahead.spec_of(problem.a, problem.b, out=problem.out, **problem.keywords)
 
 
 def _some_of(rng: random.Random, batch: tuple[int, ...]) -> tuple[int, ...]:
@@ -112,7 +94,7 @@ def _some_of(rng: random.Random, batch: tuple[int, ...]) -> tuple[int, ...]:
 
 def _strides(rng: random.Random, shape: Sequence[int], placement: str, itemsize: int) -> tuple[tuple[int, ...], int]:
     """Strides (innermost the last or the last but one dimension, by chance) and an offset, in elements."""
-    inner, step = (2, 2) if placement == "strided" else (1, 1)
+    step = 2 if placement == "strided" else 1
     pitch = {"packed": lambda x: x, "padded": lambda x: -(-x // 8) * 8 + 16 // itemsize}.get(placement)
     offset = 0 if pitch else rng.randint(0, 7)
     order = list(range(len(shape)))
@@ -123,7 +105,7 @@ def _strides(rng: random.Random, shape: Sequence[int], placement: str, itemsize:
         strides[dim] = step
         step *= shape[dim]
         if place == 0:
-            step = pitch(step) if pitch else step * inner // inner + rng.randint(1, 5)
+            step = pitch(step) if pitch else step + rng.randint(1, 5)
     return tuple(strides), offset
 
 

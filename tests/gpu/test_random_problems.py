@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
-import torch
 
 from cutegemm import gemm
+from tests import ahead
 from tests.gpu import problems
 from tests.helpers import check
 
@@ -15,18 +13,23 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(scope="module")
-def compiled_ahead(request: pytest.FixtureRequest) -> None:
-    """All kernels of this module's selected problems, built in parallel before the first one runs."""
-    selected = [item for item in request.session.items if item.fspath == request.node.fspath]
+def jit(request: pytest.FixtureRequest) -> str | None:
+    """What to pass as `jit`: "forbid", once all kernels of this module's selected problems are built in parallel.
+
+    None in a pytest-xdist worker, where kernels are built as they are called for.
+    """
+    if ahead.in_worker():
+        return None
+    selected = [item for item in request.session.items if item.path == request.node.path]
     numbers = [item.callspec.params["number"] for item in selected]  # type: ignore[attr-defined]
-    problems.compile_ahead(map(problems.make, numbers), workers=max(1, (os.cpu_count() or 2) - 1))
+    ahead.build(problems.spec_of(problems.make(number)) for number in numbers)
+    return "forbid"
 
 
 @pytest.mark.parametrize("number", range(problems.COUNT), ids=lambda number: f"{number:03d}")
-def test_problem(number: int, compiled_ahead: None) -> None:
+def test_problem(number: int, jit: str | None) -> None:
     problem = problems.make(number)
-    gemm(problem.a, problem.b, out=problem.out, jit="forbid", **problem.keywords)
-    torch.cuda.synchronize()
+    gemm(problem.a, problem.b, out=problem.out, jit=jit, **problem.keywords)
     results = [out.tensor for out in problem.outs]
     try:
         check(results[0] if len(results) == 1 else results, problem.a, problem.b, **problem.meaning)

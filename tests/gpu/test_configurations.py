@@ -1,0 +1,111 @@
+"""Every registered configuration of every kernel family, pinned: whatever the planner would choose, all are right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from cutegemm import gemm
+from cutegemm.device import DeviceSpec
+from cutegemm.errors import UnsupportedArchitectureError
+from cutegemm.planner.families import FAMILIES
+from tests import ahead
+from tests.helpers import Guarded, check
+from tests.semantics.inputs import BF16, in_nan, randn
+
+pytestmark = pytest.mark.gpu
+
+CONFIGURATIONS = {
+    f"{family.name}:{config}": (family, config) for family in FAMILIES.values() for config in family.configs
+}
+#: In every problem below A is K-major, B and D N-major, all of bf16 at 16 bytes: one kernel a configuration serves all.
+TAILS = (*range(1, 66), 127, 129, 200, 255, 321)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def on_the_gpu() -> Iterator[None]:
+    torch.set_default_device("cuda")
+    yield
+    torch.set_default_device(None)
+
+
+def refused(kernel: str) -> str | None:
+    """What a configuration is refused for on this GPU, or None: judged by what the driver and the family say."""
+    family, config = CONFIGURATIONS[kernel]
+    properties = torch.cuda.get_device_properties(0)
+    if DeviceSpec.query(0).arch not in family.architectures:
+        return "has no kernels for"
+    if config.smem_bytes > properties.shared_memory_per_block_optin:
+        return f"{config.smem_bytes} bytes of shared memory: .* has {properties.shared_memory_per_block_optin}"
+    return None
+
+
+@pytest.fixture(scope="module")
+def built() -> None:
+    """The kernels of all configurations, built in parallel."""
+    if not ahead.in_worker():
+        a, b = operands(300, 520, 136)
+        ahead.build([ahead.spec_of(a, b, kernel=kernel) for kernel in CONFIGURATIONS if refused(kernel) is None])
+
+
+@pytest.fixture(params=CONFIGURATIONS)
+def kernel(request: pytest.FixtureRequest, built: None) -> str:
+    """A `kernel=` pin that this GPU serves."""
+    reason = refused(request.param)
+    if reason is None:
+        return request.param
+    with pytest.raises(UnsupportedArchitectureError, match=reason):
+        gemm(*operands(300, 520, 136), kernel=request.param)
+    pytest.skip(reason)
+
+
+def operands(m: int, n: int, k: int) -> tuple[Tensor, Tensor]:
+    """A and B in memory that is NaN elsewhere, aligned to 16 bytes whatever K is."""
+    return in_nan(randn(m, k, seed=k)), in_nan(randn(k, n, seed=k + 1))
+
+
+def test_this_gpu_serves_some_configuration_of_a_family() -> None:
+    assert None in map(refused, CONFIGURATIONS)
+
+
+def test_ragged_sizes(kernel: str) -> None:
+    for m, n, k in ((300, 520, 136), (1, 1, 64), (257, 129, 72), (64, 64, 1000)):
+        a, b = operands(m, n, k)
+        out = Guarded((m, n), BF16, strides=(-(-n // 8) * 8, 1))
+        gemm(a, b, out=out.tensor, kernel=kernel)
+        check(out.tensor, a, b)
+        out.assert_intact()
+
+
+def test_every_tail_of_k(kernel: str) -> None:
+    for k in TAILS:
+        a, b = operands(70, 72, k)
+        check(gemm(a, b, kernel=kernel), a, b)
+
+
+def test_an_empty_k(kernel: str) -> None:
+    out = Guarded((70, 72), BF16)
+    gemm(*operands(70, 72, 0), out=out.tensor, kernel=kernel)
+    assert torch.equal(out.tensor, torch.zeros_like(out.tensor))
+    out.assert_intact()
+
+
+def test_sums_are_kept_in_fp32(kernel: str) -> None:
+    a, b = torch.zeros(130, 1024, dtype=BF16), torch.ones(1024, 136, dtype=BF16)
+    # Row i has its -256 at column 4 + i, then at one of the second half, as two halves of K would meet it.
+    a[:, 0], a[:, 3] = 256, 1
+    rows = torch.arange(130)
+    for column in (4 + rows, 512 + rows, 1023 - rows):
+        x = a.clone()
+        x[rows, column] = -256
+        result = gemm(x, b, kernel=kernel)
+        assert torch.equal(result, torch.ones_like(result))
+
+
+def test_the_same_inputs_give_the_same_bits(kernel: str) -> None:
+    a, b = operands(300, 520, 1000)
+    first = gemm(a, b, kernel=kernel)
+    assert all(torch.equal(gemm(a, b, kernel=kernel), first) for _ in range(10))
