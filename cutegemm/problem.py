@@ -117,6 +117,9 @@ def access(
         for i, (size, stride) in enumerate(zip(sizes, strides, strict=True))
         if size > 1 and i != first + contiguous
     ]
+    if any(stride == 0 and size > 1 for size, stride in zip(sizes[first:], strides[first:], strict=True)):
+        # One row for all: no memory lies between rows, so a copy must not go past the end of one.
+        pitches.append(sizes[first + contiguous] * itemsize)
     return Access(dtype, _MAJORS[role][contiguous], alignment((address, *pitches)))
 
 

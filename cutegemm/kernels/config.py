@@ -67,18 +67,9 @@ class Config:
         return (self.tile_m + self.tile_n) * self.tile_k * OPERAND_BYTES
 
     @property
-    def epilogue_bytes(self) -> int:
-        """Shared memory of the epilogue: a band of 16 rows of fp32 per warp, each row 8 floats longer than
-        the data.
-        """
-        return self.warps_m * self.warps_n * 16 * (self.warp_n + 8) * 4
-
-    @property
     def smem_bytes(self) -> int:
-        """Shared memory of a block: the pipeline's stages, whose place the epilogue takes once they are spent, and the
-        block's place in D.
-        """
-        return max(self.stages * self.stage_bytes, self.epilogue_bytes) + PLACE_BYTES
+        """Shared memory of a block: the pipeline's stages, and the block's place in D."""
+        return self.stages * self.stage_bytes + PLACE_BYTES
 
     def registers(self, a: Access, b: Access) -> int:
         """Registers of a thread, estimated, for operands accessed as `a` and `b`.

@@ -2,16 +2,15 @@
 
 One CTA computes one (tile_m, tile_n) tile of D; its warps form a warps_m x warps_n grid of warp tiles.
 
-Shared memory (aliased: the epilogue starts when the pipeline has drained)
-    mainloop   stages x [A tile | B tile], swizzled (see `tile_loader`)
-    epilogue   one 16-row band of fp32 per warp (see `warp_epilogue`)
+Shared memory: stages x [A tile | B tile], swizzled (see `tile_loader`)
+and behind both the CTA's place in D, which the epilogue reads back.
 
 Timeline, all warps alike (no roles); s is the k-tile, S the number of stages
     prologue   fetch k-tiles 0 … S-2, one cp.async group each
     mainloop   for each s:  fetch s+S-1 into the stage that s-1 freed
                             for each 16-deep k-block: ldmatrix the next block, mma this one
                             before the last block: wait for group s+1, then one CTA barrier
-    epilogue   wait for all groups, one CTA barrier, then every warp on its own
+    epilogue   every warp on its own, from registers (see `warp_epilogue`)
 
 The barrier before the last k-block does two jobs: it publishes k-tile s+1 to all warps, and it tells them that all have
 read k-tile s, whose stage the next fetch overwrites. The k-tile that may end past K is fetched first, while the
@@ -32,10 +31,10 @@ from cutlass import Float32, Int32, Int64
 from cutlass.memory import SmemAllocator
 
 from cutegemm.kernels import abi
-from cutegemm.kernels.config import Config, vector_elements
+from cutegemm.kernels.config import PLACE_BYTES, Config, vector_elements
 from cutegemm.kernels.cute_types import NUMERIC
 from cutegemm.kernels.tile_loader import ITEMSIZE, SharedTile, TileLoader
-from cutegemm.kernels.warp_epilogue import WarpEpilogue, band_bytes
+from cutegemm.kernels.warp_epilogue import WarpEpilogue
 
 if TYPE_CHECKING:
     from cutegemm.problem import Access, Signature
@@ -77,12 +76,18 @@ class MultistageGemm:
         shared_b = self._shared(self.signature.b, cfg.tile_n)
         warp_m, warp_n = cfg.warp_m, cfg.warp_n
         smem = SmemAllocator().allocate(cfg.smem_bytes, byte_alignment=1024)
+        # The main loop has no registers left for these until the epilogue.
+        place = cute.make_tensor(
+            cute.recast_ptr(smem + cfg.smem_bytes - PLACE_BYTES, dtype=Int32), cute.make_layout(PLACE_BYTES // 4)
+        )
+        if tid == 0:
+            place[0], place[1], place[2], place[3] = tile_row, tile_column, l0, l1
         dtype = NUMERIC[self.signature.a.dtype]
         smem_a = cute.recast_ptr(smem, dtype=dtype)
         smem_b = cute.recast_ptr(smem + cfg.stages * shared_a.stage_bytes, dtype=dtype)
 
-        units_a = self._prepare("a", shared_a, tid, v, v["m"], tile_row * cfg.tile_m, l0, l1, smem_a)
-        units_b = self._prepare("b", shared_b, tid, v, v["n"], tile_column * cfg.tile_n, l0, l1, smem_b)
+        chunks_a = self._prepare("a", shared_a, tid, v, v["m"], tile_row * cfg.tile_m, l0, l1, smem_a)
+        chunks_b = self._prepare("b", shared_b, tid, v, v["n"], tile_column * cfg.tile_n, l0, l1, smem_b)
         step_a = Int64(cfg.tile_k * ITEMSIZE) * v.get("stride.a.k", 1)
         step_b = Int64(cfg.tile_k * ITEMSIZE) * v.get("stride.b.k", 1)
 
@@ -90,14 +95,12 @@ class MultistageGemm:
         accumulators = self._mainloop(
             self._warp_view(shared_a, smem_a, warp_m, warp_row),
             self._warp_view(shared_b, smem_b, warp_n, warp_column),
-            lane, v["k"], units_a, units_b, step_a, step_b, warp_m, warp_n,
+            lane, v["k"], chunks_a, chunks_b, step_a, step_b,
         )  # fmt: skip
 
-        cute.arch.cp_async_wait_group(0)
-        cute.arch.sync_threads()
-        band = cute.recast_ptr(smem, dtype=Float32) + warp * (band_bytes(warp_n) // 4)
+        tile_row, tile_column, l0, l1 = place[0], place[1], place[2], place[3]
         WarpEpilogue(self.signature, warp_m, warp_n, v).run(
-            accumulators, band, lane,
+            accumulators, lane,
             tile_row * cfg.tile_m + warp_row * warp_m, l0, l1, tile_column * cfg.tile_n + warp_column * warp_n,
         )  # fmt: skip
 
@@ -126,8 +129,8 @@ class MultistageGemm:
         return cute.local_tile(shared.tensor(smem), (warp_mn, shared.tile_k, shared.stages), (index, 0, 0))
 
     @cute.jit
-    def _mainloop(self, smem_a: cute.Tensor, smem_b: cute.Tensor, lane: Int32, k: Int32, units_a: Any, units_b: Any,
-                  step_a: Int64, step_b: Int64, warp_m: cutlass.Constexpr, warp_n: cutlass.Constexpr) -> Any:  # fmt: skip
+    def _mainloop(self, smem_a: cute.Tensor, smem_b: cute.Tensor, lane: Int32, k: Int32, chunks_a: Any,
+                  chunks_b: Any, step_a: Int64, step_b: Int64) -> Any:  # fmt: skip
         stages, tile_k = self.config.stages, self.config.tile_k
         k_tiles = cute.ceil_div(k, tile_k)
         k_blocks = tile_k // _K_BLOCK
@@ -137,7 +140,7 @@ class MultistageGemm:
         thread_mma = mma.get_slice(lane)
         fragment_a = mma.make_fragment_A(thread_mma.partition_A(smem_a)[None, None, None, 0])
         fragment_b = mma.make_fragment_B(thread_mma.partition_B(smem_b)[None, None, None, 0])
-        accumulators = mma.make_fragment_C(mma.partition_shape_C((warp_m, warp_n)))
+        accumulators = mma.make_fragment_C(mma.partition_shape_C((self.config.warp_m, self.config.warp_n)))
         accumulators.fill(0.0)
         read_a, source_a, target_a = self._ldmatrix(cute.make_tiled_copy_A, "a", mma, lane, smem_a, fragment_a)
         read_b, source_b, target_b = self._ldmatrix(cute.make_tiled_copy_B, "b", mma, lane, smem_b, fragment_b)
@@ -147,11 +150,11 @@ class MultistageGemm:
             if s < k_tiles:
                 if cutlass.const_expr(s == 0):
                     last = k_tiles - 1
-                    units_a.fetch(step_a * last, Int32(0), k - last * tile_k)
-                    units_b.fetch(step_b * last, Int32(0), k - last * tile_k)
+                    chunks_a.fetch_last(step_a * last, k - last * tile_k)
+                    chunks_b.fetch_last(step_b * last, k - last * tile_k)
                 else:
-                    units_a.fetch(step_a * (s - 1), Int32(s))
-                    units_b.fetch(step_b * (s - 1), Int32(s))
+                    chunks_a.fetch(step_a * (s - 1), Int32(s))
+                    chunks_b.fetch(step_b * (s - 1), Int32(s))
             cute.arch.cp_async_commit_group()
         cute.arch.cp_async_wait_group(stages - 2)
         cute.arch.sync_threads()
@@ -175,8 +178,8 @@ class MultistageGemm:
                 cute.copy(read_b, source_b[None, None, following, read], target_b[None, None, following])
                 if cutlass.const_expr(block < k_blocks - 1):
                     if s + (stages - 1) < k_tiles:
-                        units_a.fetch(advance_a, write, None, block, k_blocks - 1)
-                        units_b.fetch(advance_b, write, None, block, k_blocks - 1)
+                        chunks_a.fetch(advance_a, write, block, k_blocks - 1)
+                        chunks_b.fetch(advance_b, write, block, k_blocks - 1)
                 if cutlass.const_expr(block == k_blocks - 2):
                     cute.arch.cp_async_commit_group()
                     advance_a = advance_a + step_a

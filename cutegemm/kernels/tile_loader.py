@@ -6,8 +6,9 @@ Shared-memory layout of a tile, in elements (a stage is `tile_mn * tile_k` of th
 Either way a row's 16-byte chunks are permuted by an XOR with the row number, so that the eight rows which one ldmatrix
 phase reads lie in eight different bank groups.
 
-Edges: rows past M or N are clamped to the last row (what they compute is never stored), vectors that straddle the edge
-and everything past K are zero-filled through cp.async's source size. Nothing outside an operand is ever read.
+Edges: what lies past M or N is clamped to the last row or vector (what it computes is never stored), and what lies past
+K is zero. A vector that straddles the end of a row is copied whole where another row follows: the bytes between rows are
+part of the operand's memory. Nothing before an operand's first byte or after its last is ever read.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class SharedTile:
 
     @property
     def _swizzle_bits(self) -> tuple[int, int]:
-        """How many chunk bits are permuted, and by which row bits: 8 rows of 64 bytes share a chunk's banks by pairs."""
+        """How many chunk bits are permuted, and by which row bits: of rows of 64 bytes, two share a line of banks."""
         row_bytes = self.row * ITEMSIZE
         bits = {32: 1, 64: 2, 128: 3}[row_bytes]
         return bits, 3 - bits
@@ -86,41 +87,56 @@ class TileLoader:
     threads: int
     vector: int
 
-    def prepare(
-        self, tid: Any, base: Any, strides: dict[str, Any], extent_mn: Any, origin: Any, smem: Any
-    ) -> Chunks:
+    def prepare(self, tid: Any, base: Any, strides: dict[str, Any], extent_mn: Any, origin: Any, smem: Any) -> Chunks:
         """The addresses that thread `tid` reads and writes.
 
         `base` is the operand's address for this batch entry, `strides` its strides along "mn" and "k" in elements,
         `origin` the tile's first row of `extent_mn`, `smem` the address of stage 0.
         """
-        tile = self.shared
-        per_line = (tile.tile_k if tile.k_major else tile.tile_mn) // CHUNK_ELEMENTS
-        count = tile.tile_mn * tile.tile_k // CHUNK_ELEMENTS // self.threads
-        chunks = []
-        for i in range(count):
-            line, unit = self._place(tid, i, per_line)
-            mn, k = (line, unit * CHUNK_ELEMENTS) if tile.k_major else (unit * CHUNK_ELEMENTS, line)
-            row = origin + mn
-            rows_left = extent_mn - row
-            if tile.k_major:
-                row = cutlass.min(row, extent_mn - 1)
-            source = base + (Int64(row) * strides["mn"] + Int64(k) * strides["k"]) * ITEMSIZE
-            chunks.append(Chunk(source, smem + tile.byte_offset(mn, k), k, rows_left))
-        step = strides["k" if tile.k_major else "mn"]
-        return Chunks(self, tuple(chunks), Int64(ITEMSIZE) * step)
+        place = self._along_k if self.shared.k_major else self._along_mn
+        chunks = place(tid, base, strides, extent_mn, origin, smem)
+        step = strides["k" if self.shared.k_major else "mn"]
+        return Chunks(self, chunks, Int64(ITEMSIZE) * step)
 
-    def _place(self, tid: Any, i: int, per_line: int) -> tuple[Any, Any]:
-        """(line, chunk in the line) of a thread's i-th chunk, kept free of divisions where sizes allow."""
-        if self.threads % per_line == 0:
-            return tid // per_line + i * (self.threads // per_line), tid % per_line
-        linear = tid + i * self.threads
-        return linear // per_line, linear % per_line
+    def _along_k(
+        self, tid: Any, base: Any, strides: dict[str, Any], extent_mn: Any, origin: Any, smem: Any
+    ) -> tuple[Chunk, ...]:
+        """Chunks of a K-major tile: a few threads a row, every thread the same columns of several rows."""
+        tile, chunks = self.shared, []
+        per_row = tile.tile_k // CHUNK_ELEMENTS
+        for i in range(tile.tile_mn * per_row // self.threads):
+            mn, k = tid // per_row + i * (self.threads // per_row), tid % per_row * CHUNK_ELEMENTS
+            row = cutlass.min(origin + mn, extent_mn - 1)
+            source = base + (Int64(row) * strides["mn"] + Int64(k) * strides["k"]) * ITEMSIZE
+            chunks.append(Chunk(source, smem + tile.byte_offset(mn, k), k, extent_mn - row))
+        return tuple(chunks)
+
+    def _along_mn(
+        self, tid: Any, base: Any, strides: dict[str, Any], extent_mn: Any, origin: Any, smem: Any
+    ) -> tuple[Chunk, ...]:
+        """Chunks of an MN-major tile: a few threads a swizzled row, every thread the same place in all rows of a line.
+
+        Their sources are one address and a distance to each further row, which is 0 past the edge of M or N.
+        """
+        tile, chunks = self.shared, []
+        per_row = tile.row // CHUNK_ELEMENTS
+        mn = tid % per_row * CHUNK_ELEMENTS
+        last = (extent_mn - 1) // CHUNK_ELEMENTS * CHUNK_ELEMENTS
+        for i in range(tile.tile_k * per_row // self.threads):
+            k = tid // per_row + i * (self.threads // per_row)
+            for ahead in range(0, tile.tile_mn, tile.row):
+                row = cutlass.min(origin + mn, last)
+                if ahead:
+                    row += Int32(cutlass.select_(origin + mn + ahead < extent_mn, Int32(ahead), Int32(0)))
+                source = base + (Int64(row) * strides["mn"] + Int64(k) * strides["k"]) * ITEMSIZE
+                chunks.append(Chunk(source, smem + tile.byte_offset(mn + ahead, k), k, extent_mn - row))
+        return tuple(chunks)
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """16 bytes of a tile: source address at K = 0, address in stage 0, position along K, rows left from its first."""
+    """16 bytes of a tile: source address at K = 0, address in stage 0, position along K, and how many rows the operand
+    has from this one on."""
 
     source: Any
     target: Any
@@ -136,38 +152,61 @@ class Chunks:
     chunks: tuple[Chunk, ...]
     step: Any
 
-    def fetch(self, advance: Any, stage: Any, k_left: Any = None, part: int = 0, parts: int = 1) -> None:
-        """Start copying the tile `advance` bytes along K into `stage`, or the `part`-th of `parts` shares of it.
-
-        `k_left`, the elements of K from the tile's start on, is given for a tile that may end past K.
-        """
+    def fetch(self, advance: Any, stage: Any, part: int = 0, parts: int = 1) -> None:
+        """Start copying the tile `advance` bytes along K, which lies before K's end, into `stage`; or the `part`-th of
+        `parts` shares of it."""
         shift = stage * self.loader.shared.stage_bytes
         share = [c for i, c in enumerate(self.chunks) if i * parts // len(self.chunks) == part]
-        if self.loader.vector == 1:
-            values = [[self._read(c, j, advance, k_left) for j in range(CHUNK_ELEMENTS)] for c in share]
-            for chunk, bits in zip(share, values, strict=True):
-                _store_chunk(chunk.target + shift, bits)
+        if self.loader.vector > 1:
+            for chunk in share:
+                self._copy(chunk, advance, shift)
             return
-        size = self.loader.vector * ITEMSIZE
-        for chunk in share:
-            for offset in range(0, CHUNK_BYTES, size):
-                width = self._width(chunk, offset // ITEMSIZE, k_left)
-                _cp_async(chunk.target + shift + offset, chunk.source + advance + offset, size, width)
+        values = [[self._element(c, j, advance, None) for j in range(CHUNK_ELEMENTS)] for c in share]
+        for chunk, bits in zip(share, values, strict=True):
+            _store_chunk(chunk.target + shift, bits)
 
-    def _width(self, chunk: Chunk, first: int, k_left: Any) -> Any:
-        """Bytes to read of the vector that starts at element `first` of a chunk; the rest is zero-filled."""
-        vector = self.loader.vector
+    @cute.jit
+    def fetch_last(self, advance: Int64, k_left: Int32) -> None:
+        """Start copying the tile `advance` bytes along K, `k_left` of whose columns lie before K's end, into stage 0.
+
+        Chunks that end past K, and the last line's chunks that end past M or N, are copied element by element.
+        """
+        for i in cutlass.range_constexpr(len(self.chunks)):
+            chunk = self.chunks[i]
+            if cutlass.const_expr(self.loader.vector == 1):
+                self._copy_elements(chunk, advance, k_left)
+            else:
+                if self._whole(chunk, k_left):
+                    self._copy(chunk, advance, 0)
+                else:
+                    self._copy_elements(chunk, advance, k_left)
+
+    def _whole(self, chunk: Chunk, k_left: Any) -> Any:
+        """Whether all of a chunk's bytes belong to the operand's memory."""
         if self.loader.shared.k_major:
-            if k_left is None:
-                return Int32(vector * ITEMSIZE)
-            return cutlass.min(cutlass.max(k_left - (chunk.k + first), 0), vector) * ITEMSIZE
-        width = cutlass.min(cutlass.max(chunk.rows_left - first, 0), vector) * ITEMSIZE
-        if k_left is None:
-            return width
-        return width & ((Int32(chunk.k) - k_left) >> 31)  # the shift is all ones where the line lies before K
+            return chunk.k + CHUNK_ELEMENTS <= k_left
+        # One more line of K may be missing where the chunk has all its rows.
+        return chunk.k + Int32(chunk.rows_left < CHUNK_ELEMENTS) < k_left
 
-    def _read(self, chunk: Chunk, j: int, advance: Any, k_left: Any) -> Any:
-        """The bits of element j of a chunk; zero past an edge, without touching memory there."""
+    def _copy(self, chunk: Chunk, advance: Any, shift: Any) -> None:
+        size = self.loader.vector * ITEMSIZE
+        for offset in range(0, CHUNK_BYTES, size):
+            source = chunk.source + advance
+            if offset and not self.loader.shared.k_major:  # a vector past the edge reads the chunk's first instead
+                inside = chunk.rows_left > offset // ITEMSIZE
+                source += Int64(cutlass.select_(inside, Int64(offset), Int64(0)))
+            else:
+                source += offset
+            _cp_async(chunk.target + shift + offset, source, size)
+
+    def _copy_elements(self, chunk: Chunk, advance: Any, k_left: Any) -> None:
+        _store_chunk(chunk.target, [self._element(chunk, j, advance, k_left) for j in range(CHUNK_ELEMENTS)])
+
+    def _element(self, chunk: Chunk, j: int, advance: Any, k_left: Any) -> Any:
+        """The bits of element j of a chunk; zero past an edge, without touching memory there.
+
+        `k_left` is None for a tile that lies before K's end.
+        """
         address = chunk.source + advance + j * self.step
         if self.loader.shared.k_major:
             return _load_bits(address) if k_left is None else _load_bits_if(address, chunk.k + j < k_left)
@@ -197,14 +236,14 @@ def _store_chunk(address: Any, bits: list[Any]) -> None:
     cute.autovec_copy(chunk, cute.make_tensor(pointer, cute.make_layout(CHUNK_ELEMENTS)))
 
 
-def _cp_async(target: Any, source: Any, size: int, width: Any) -> None:
-    """cp.async of `size` bytes of which `width` are read and the rest zero-filled.
+def _cp_async(target: Any, source: Any, size: int) -> None:
+    """cp.async of `size` bytes.
 
     16 bytes bypass L1 (`.cg`); smaller copies exist only with `.ca`. The L2 prefetch hint pulls in the other half of
     a 128-byte line, which a neighbouring thread or the next k-tile reads.
     """
     cache = "cg" if size == CHUNK_BYTES else "ca"
     cute.arch.inline_ptx(
-        f"cp.async.{cache}.shared.global.L2::128B [{{$r0}}], [{{$r1}}], {size}, {{$r2}};",
-        read_only_args=[Int32(target), Int64(source), Int32(width)],
+        f"cp.async.{cache}.shared.global.L2::128B [{{$r0}}], [{{$r1}}], {size};",
+        read_only_args=[Int32(target), Int64(source)],
     )

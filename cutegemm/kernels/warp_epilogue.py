@@ -1,9 +1,9 @@
 """From a warp's fp32 accumulators to global memory: alpha, beta·C, the epilogue graph, the final cast, the stores.
 
-An mma fragment scatters a row over four lanes, two columns each. Each warp therefore passes its accumulators through
-a band of shared memory, 16 rows at a time and for itself alone (warp barriers only), and reads them back with `WIDTH`
-adjacent columns per lane. There every operand and output is one contiguous vector, loaded and stored with the widest
-access its alignment allows, and a gated unit's even and odd columns meet in one lane.
+An mma fragment (mma.sync and wgmma alike) scatters eight adjacent columns of a row over four lanes, two each. Four such
+groups of eight are transposed among the four lanes by shuffles, after which every lane has `WIDTH` adjacent columns.
+There every operand and output is one contiguous vector, loaded and stored with the widest access its alignment allows,
+and a gated unit's even and odd columns meet in one lane. No shared memory and no barrier is needed.
 
 Edges are predicated per row and per vector; a vector that straddles N falls back to single elements.
 """
@@ -26,12 +26,7 @@ if TYPE_CHECKING:
 
 WIDTH = 8  # columns per lane: one 16-byte store of a 16-bit output
 BAND = 16  # rows of one mma instruction
-_PAD = 8  # floats; puts the four rows of a 64-bit store phase on distinct banks
-
-
-def band_bytes(warp_n: int) -> int:
-    """Shared memory of one warp's band; `Config.epilogue_bytes` is that of all warps."""
-    return BAND * (warp_n + _PAD) * 4
+CHUNK = 4 * WIDTH  # columns of a row that four lanes share out
 
 
 @dataclass(frozen=True)
@@ -57,32 +52,23 @@ class WarpEpilogue:
         return {t.name: t for t in abi.tensors(self.signature)}
 
     @cute.jit
-    def run(self, accumulators: cute.Tensor, band: cute.Pointer, lane: Int32, row0: Int32, place_l0: Int32,
-            place_l1: Int32, column0: Int32) -> None:  # fmt: skip
-        """Finish the warp tile whose first element is (row0, column0); `band` is this warp's staging memory."""
-        pitch = self.warp_n + _PAD
-        lanes_per_row = self.warp_n // WIDTH
-        rows_per_pass = 32 // lanes_per_row
-        staging = cute.make_tensor(band, cute.make_layout((BAND, pitch), stride=(pitch, 1)))
-        place = Place(place_l0, place_l1, column0 + (lane % lanes_per_row) * WIDTH)
+    def run(self, accumulators: cute.Tensor, lane: Int32, row0: Int32, l0: Int32, l1: Int32, column0: Int32) -> None:
+        """Finish the warp tile whose first element is (row0, column0) of batch entry (l0, l1).
+
+        `accumulators` are ((2 columns, 2 row halves), bands, groups of 8 columns).
+        """
         scalars = self._scalars()
-        vectors = self._row_operands(place)
-        for i in cutlass.range_constexpr(self.warp_m // BAND):
-            for j in cutlass.range_constexpr(self.warp_n // 8):
+        for chunk in cutlass.range_constexpr(self.warp_n // CHUNK):
+            place = Place(l0, l1, column0 + chunk * CHUNK + (lane % 4) * WIDTH)
+            vectors = self._row_operands(place)
+            for band in cutlass.range_constexpr(self.warp_m // BAND):
                 for half in cutlass.range_constexpr(2):
-                    pair = cute.make_rmem_tensor((2,), Float32)
-                    for c in cutlass.range_constexpr(2):
-                        pair[c] = accumulators[(c, half), i, j]
-                    target = cute.local_tile(staging, (1, 2), (half * 8 + lane // 4, j * 4 + lane % 4))
-                    cute.autovec_copy(pair, cute.make_tensor(target.iterator.align(8), cute.make_layout(2)))
-            cute.arch.sync_warp()
-            for p in cutlass.range_constexpr(BAND // rows_per_pass):
-                row = p * rows_per_pass + lane // lanes_per_row
-                source = cute.local_tile(staging, (1, WIDTH), (row, lane % lanes_per_row))
-                fragment = cute.make_rmem_tensor((WIDTH,), Float32)
-                cute.autovec_copy(cute.make_tensor(source.iterator.align(16), cute.make_layout(WIDTH)), fragment)
-                self._finish(fragment.load(), row0 + i * self.band_step + row, place, scalars, vectors)
-            cute.arch.sync_warp()
+                    groups = [[accumulators[(c, half), band, 4 * chunk + j] for c in range(2)] for j in range(4)]
+                    fragment = cute.make_rmem_tensor((WIDTH,), Float32)
+                    for i, value in enumerate(_transpose(groups, lane)):
+                        fragment[i] = value
+                    row = row0 + band * self.band_step + half * 8 + lane // 4
+                    self._finish(fragment.load(), row, place, scalars, vectors)
 
     def _finish(self, acc: Any, row: Any, place: Place, scalars: dict[str, Any], vectors: dict[str, Any]) -> None:
         """Epilogue and stores of one lane's `WIDTH` columns of one row."""
@@ -169,6 +155,26 @@ class WarpEpilogue:
         count = _count(inside, extent, place.column)
         stride = self.values.get(f"stride.{tensor.name}.n")
         _store_vector(self._address(tensor, row, place), fragment, count, stride, tensor.access.align, width)
+
+
+def _transpose(groups: list[list[Any]], lane: Any) -> list[Any]:
+    """Column pairs of four groups, as mma spreads them over four lanes -> the eight columns of group `lane % 4`.
+
+    A 4x4 transpose in two exchanges: with the neighbour in bit 0, then in bit 1, of the lane's number.
+    """
+    for bit in (1, 2):
+        upper = (lane & bit) != 0
+        for j in range(4):
+            if j & bit:
+                continue
+            for c in range(2):
+                low, high = groups[j][c], groups[j | bit][c]
+                sent = Float32(cutlass.select_(upper, low, high))
+                kept = Float32(cutlass.select_(upper, high, low))
+                received = cute.arch.shuffle_sync_bfly(sent, offset=bit)
+                groups[j][c] = Float32(cutlass.select_(upper, received, kept))
+                groups[j | bit][c] = Float32(cutlass.select_(upper, kept, received))
+    return [column for group in groups for column in group]
 
 
 def _count(inside: Any, extent: Any, column: Any) -> Any:

@@ -11,7 +11,7 @@ from math import ceil
 
 from cutegemm.device import DeviceSpec
 from cutegemm.errors import CuteGemmError, DTypeError, ShapeError, UnsupportedArchitectureError
-from cutegemm.kernels.config import OPERAND_BYTES, Config, vector_elements
+from cutegemm.kernels.config import CHUNK_BYTES, OPERAND_BYTES, Config, vector_elements
 from cutegemm.planner.families import FAMILIES, UPCOMING, Family
 from cutegemm.problem import Access, Problem
 
@@ -19,7 +19,6 @@ _INT32_MAX = 2**31 - 1
 _MAX_THREADS = 1024  # of a block, on every architecture
 _MAX_REGISTERS = 255  # of a thread, on every architecture
 _WARP_TILE_MAX = 64  # a larger warp tile leaves no registers beside its accumulators
-_COPY_BYTES = 16  # the widest copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +109,9 @@ def _tile_refusal(config: Config) -> Refusal | None:
     if config.warp_m > _WARP_TILE_MAX or config.warp_n > _WARP_TILE_MAX:
         reason = f"warp tile {config.warp_m}x{config.warp_n}: at most {_WARP_TILE_MAX}x{_WARP_TILE_MAX}"
         return Refusal("warp tile", reason)
-    # The epilogue spreads a row of the warp tile over whole lanes, and a warp over whole rows.
-    if 32 % (config.warp_n // 8):
-        return Refusal("warp tile", f"warp tile width {config.warp_n}: must be 16, 32 or 64")
+    # The epilogue transposes 32 columns of a warp tile at a time.
+    if config.warp_n % 32:
+        return Refusal("warp tile", f"warp tile width {config.warp_n}: must be a multiple of 32")
     # The swizzle permutes the 16-byte chunks of rows of 32, 64 or 128 bytes, whichever operand dimension they
     # run along.
     if config.tile_k not in (16, 32, 64):
@@ -120,13 +119,10 @@ def _tile_refusal(config: Config) -> Refusal | None:
     for name, tile in (("tile_m", config.tile_m), ("tile_n", config.tile_n)):
         if tile not in (16, 32) and tile % 64:
             return Refusal("swizzle", f"{name}={tile}: must be 16, 32 or a multiple of 64")
-        # Every thread copies the same number of vectors: a partial pass would need a predicate in the main
-        # loop.
-        vectors = tile * config.tile_k * OPERAND_BYTES // _COPY_BYTES
-        if vectors % config.threads:
-            reason = (
-                f"{name}={tile}: {vectors} vectors of 16 bytes do not divide among {config.threads} threads"
-            )
+        # Every thread copies the same chunks of each row: a partial pass would need a predicate in the main loop.
+        chunks = config.tile_k * min(tile, 64) * OPERAND_BYTES // CHUNK_BYTES
+        if chunks % config.threads:
+            reason = f"{name}={tile}: {chunks} copies of 16 bytes a pass do not divide among {config.threads} threads"
             return Refusal("copies", reason)
     return None
 

@@ -135,7 +135,7 @@ def test_a_device_scalar_may_be_fp64_and_a_float_one_is_anything() -> None:
         ({"tile_n": 96}, "warp tile", "width 48"),
         ({"tile_k": 48}, "swizzle", "tile_k=48"),
         ({"tile_m": 96, "warps_m": 2}, "swizzle", "tile_m=96"),
-        ({"tile_n": 64, "tile_k": 16, "warps_m": 8}, "copies", "256 vectors .* 512 threads"),
+        ({"tile_n": 64, "tile_k": 16, "warps_m": 8}, "copies", "128 copies .* 512 threads"),
         ({"tile_m": 1024, "tile_n": 1024, "warps_m": 16, "warps_n": 16}, "threads", "8192 threads"),
     ],
 )
