@@ -145,8 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if path.exists():
         results = results.joined(Results.read(path))
     contenders = [named(name) for name in args.contender]
-    l2_bytes = torch.cuda.get_device_properties().L2_cache_size
-    bench = Bench(l2_bytes, effort=SWEEP if args.sweep else FULL)
+    bench = Bench(device.current().l2_bytes, effort=SWEEP if args.sweep else FULL)
     wrong = False
     for case in suites.load(args.suite):
         if args.group and case.group not in args.group:
