@@ -17,16 +17,19 @@ def vector_elements(access: Access) -> int:
     return 1 if access.major == "strided" else max(1, min(access.align, 16) // OPERAND_BYTES)
 
 
+#: Registers for each 16 bytes that a thread copies, by the elements of one copy: along K, and along M or N, where each
+#: vector has an edge of its own. A strided operand has an address for every element, all kept.
+_ALONG_K = {8: 0.45, 4: 1.5, 2: 1.8, 1: 6.0}
+_ALONG_MN = {8: 1.5, 4: 3.0, 2: 6.5, 1: 6.0}
+_STRIDED = 28.0
+
+
 def _registers_of_a_chunk(access: Access, least: float) -> float:
-    """Registers for each 16 bytes that a thread copies: at `least` so many, unless they lie along K."""
-    elements = vector_elements(access)
+    """Registers for each 16 bytes that a thread copies; `least` where they lie along M or N."""
     if access.major == "strided":
-        return 28.0  # an address for every element, all kept
-    if elements == 1:
-        return 6.0
-    if access.major == "k":
-        return 3.6 / elements  # recomputed from a few
-    return max(12.0 / elements, least)  # each vector has a width of its own at the edge of M or N
+        return _STRIDED
+    elements = vector_elements(access)
+    return _ALONG_K[elements] if access.major == "k" else max(_ALONG_MN[elements], least)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +77,8 @@ class Config:
     def registers(self, a: Access, b: Access) -> int:
         """Registers of a thread, estimated, for operands accessed as `a` and `b`.
 
-        Accumulators, two k-steps of fragments, what copying takes, and 40. Fitted to ptxas's counts of 150 kernels for
-        sm_90a (DSL 4.8.1) so that whatever spills is above the 255 that a thread has.
+        Accumulators, two k-steps of fragments, what copying takes, and 40. Fitted to ptxas's counts of 250 kernels
+        (DSL 4.8.1) so that whatever spills is above the 255 that a thread has.
         """
         accumulators = self.warp_m * self.warp_n // 32
         fragments = 2 * (self.warp_m + self.warp_n) * 16 * OPERAND_BYTES // (32 * 4)

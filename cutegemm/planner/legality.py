@@ -13,11 +13,12 @@ from cutegemm.device import DeviceSpec
 from cutegemm.errors import CuteGemmError, DTypeError, ShapeError, UnsupportedArchitectureError
 from cutegemm.kernels.config import CHUNK_BYTES, OPERAND_BYTES, Config, vector_elements
 from cutegemm.planner.families import FAMILIES, UPCOMING, Family
-from cutegemm.problem import Access, Problem
+from cutegemm.problem import Access, Problem, Signature
 
 _INT32_MAX = 2**31 - 1
 _MAX_THREADS = 1024  # of a block, on every architecture
 _MAX_REGISTERS = 255  # of a thread, on every architecture
+_VECTOR_READS, _ELEMENT_READS = 2, 17  # registers, fitted to ptxas as the rest of the estimate is
 _WARP_TILE_MAX = 64  # a larger warp tile leaves no registers beside its accumulators
 
 
@@ -134,7 +135,7 @@ def _device_refusal(problem: Problem, config: Config, device: DeviceSpec) -> Ref
         return Refusal("shared memory", f"{config.smem_bytes} bytes of shared memory: {have}")
     # More registers than a thread can have spill to local memory in the main loop.
     signature = problem.signature
-    registers = config.registers(signature.a, signature.b)
+    registers = config.registers(signature.a, signature.b) + _epilogue_registers(signature)
     if registers > _MAX_REGISTERS:
         copies = " and ".join(f"{name} {_copies(x)}" for name, x in (("a", signature.a), ("b", signature.b)))
         reason = f"about {registers} registers a thread to copy {copies}: a thread has {_MAX_REGISTERS}"
@@ -145,6 +146,16 @@ def _device_refusal(problem: Problem, config: Config, device: DeviceSpec) -> Ref
         reason = f"about {together} registers a block: an SM of {device.name} has {device.registers_per_sm}"
         return Refusal("registers", reason)
     return None
+
+
+def _epilogue_registers(signature: Signature) -> int:
+    """Registers for reading C and Tiles: many where columns are not adjacent, and each element has an address."""
+    matrices = [] if signature.c is None else [signature.c]
+    specs = signature.epilogue.operands
+    matrices += [x for spec, x in zip(specs, signature.operands, strict=True) if spec.kind == "tile"]
+    if not matrices:
+        return 0
+    return _VECTOR_READS if all(x.major == "n" for x in matrices) else _ELEMENT_READS
 
 
 def _copies(access: Access) -> str:
