@@ -73,17 +73,19 @@ def gemm(
 
     Meta and fake tensors are checked alike, and give a result like the real one without computing it.
     """
-    plain = warm.lookup(
-        a,
-        b,
-        epilogue=epilogue,
-        c=c,
-        alpha=alpha,
-        beta=beta,
-        out=out,
-        out_dtype=out_dtype,
-        keywords=(precision, split_k, padding, deterministic, batch_invariant, kernel, jit),
-    )
+    keywords: tuple[Any, ...] = ()
+    if (
+        precision is not None
+        or split_k != "auto"
+        or padding != "auto"
+        or deterministic is not True
+        or batch_invariant is not False
+        or kernel is not None
+        or jit is not None
+    ):
+        given = (precision, split_k, padding, deterministic, batch_invariant, kernel, jit)
+        keywords = tuple((type(value), value) for value in given)
+    plain = warm.lookup(a, b, epilogue, c, alpha, beta, out, out_dtype, keywords)
     if plain is not None and (result := plain.run()) is not None:
         return result
     chosen = options.check(

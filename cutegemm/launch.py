@@ -29,33 +29,39 @@ class Launcher:
     """A built kernel with everything that a call's metadata decides.
 
     `constants` are the sizes and strides. `order` lists the positions of the kernel's addresses among the call's
-    tensors. `offsets` has, for each launch, the bytes to add to each address: one launch, unless the batch has more
-    modes than a kernel walks.
+    tensors, where it differs. `offsets` has, for each launch, the bytes to add to each address, where the batch has
+    more modes than a kernel walks and takes several launches.
     """
 
     plan: Plan
     function: Any
     device: int
     constants: tuple[int, ...]
-    order: tuple[int, ...]
-    offsets: tuple[tuple[int, ...], ...]
+    order: tuple[int, ...] | None
+    offsets: tuple[tuple[int, ...], ...] | None
 
     def __call__(self, addresses: Sequence[int], floats: Sequence[float]) -> None:
-        """Launch on the current stream of the operands' device; `addresses` follow `tensors_of`, `floats` `floats_of`."""
-        stream = torch._C._cuda_getCurrentRawStream(self.device)
-        if torch.cuda.current_device() == self.device:
+        """Launch on the current stream of the operands' device.
+
+        `addresses` are those of `tensors_of(call)`, `floats` are `floats_of(call)`.
+        """
+        device = self.device
+        # torch's own accessors check on every call that CUDA is initialised; a tensor's being there says so.
+        stream = torch._C._cuda_getCurrentRawStream(device)
+        if torch._C._cuda_getDevice() == device:
             self._launch(addresses, floats, stream)
         else:
-            with torch.cuda.device(self.device):
+            with torch.cuda.device(device):
                 self._launch(addresses, floats, stream)
 
     def _launch(self, addresses: Sequence[int], floats: Sequence[float], stream: int) -> None:
-        pointers = [addresses[i] for i in self.order]
-        if len(self.offsets) == 1:
-            self.function(*pointers, *self.constants, *floats, stream)
+        if self.order is not None:
+            addresses = [addresses[i] for i in self.order]
+        if self.offsets is None:
+            self.function(*addresses, *self.constants, *floats, stream)
             return
         for offsets in self.offsets:
-            moved = [pointer + offset for pointer, offset in zip(pointers, offsets, strict=True)]
+            moved = [address + offset for address, offset in zip(addresses, offsets, strict=True)]
             self.function(*moved, *self.constants, *floats, stream)
 
 
@@ -77,13 +83,14 @@ def prepare(call: Call) -> Launcher:
 class Choice(NamedTuple):
     """What will serve a call: the plan, the kernel, and the call's recipe as that kernel takes it.
 
-    `order` lists the positions of the kernel's addresses in `tensors_of(call)`; `device` is the CUDA device's index.
+    `order` lists the positions of the kernel's addresses in `tensors_of(call)`, where it differs; `device` is the CUDA
+    device's index.
     """
 
     plan: Plan
     spec: compiler.Spec
     recipe: Recipe
-    order: tuple[int, ...]
+    order: tuple[int, ...] | None
     device: int
 
 
@@ -91,9 +98,9 @@ def choose(call: Call) -> Choice:
     """Plan `call` for its device, without building anything."""
     index = call.device.index if call.device.index is not None else torch.cuda.current_device()
     device = DeviceSpec.query(index)
-    recipe, order = call.recipe, tuple(range(len(tensors_of(call))))
+    recipe, order = call.recipe, None
     if _better_transposed(recipe):
-        recipe, order = transposed(recipe), (1, 0, *order[2:])
+        recipe, order = transposed(recipe), (1, 0, *range(2, len(tensors_of(call))))
     plan = plan_problem(recipe.problem, device, kernel=call.options.kernel)
     spec = compiler.Spec(plan.family, plan.config, recipe.problem.signature, device.arch)
     return Choice(plan, spec, recipe, order, index)
@@ -127,7 +134,7 @@ def _better_transposed(recipe: Recipe) -> bool:
     return not signature.epilogue.has_pair and all(out.major == "m" for out in signature.outputs)
 
 
-def _constants(recipe: Recipe, sm_count: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+def _constants(recipe: Recipe, sm_count: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...] | None]:
     """Sizes and strides as `abi.arguments` lists them, and each launch's byte offsets per address."""
     problem, modes = recipe.problem, recipe.modes
     inner = modes[-abi.BATCH_MODES :]
@@ -147,6 +154,8 @@ def _constants(recipe: Recipe, sm_count: int) -> tuple[tuple[int, ...], tuple[tu
         outer_strides.append([stride * itemsize for stride in batch[: len(outer)]])
     arguments = abi.arguments(problem.signature)
     constants = tuple(names[a.name] for a in arguments if a.kind in ("size", "stride"))
+    if not outer:
+        return constants, None
     scalars = [0] * (sum(a.kind == "address" for a in arguments) - len(outer_strides))
     offsets = tuple(
         (*(sum(i * s for i, s in zip(place, strides, strict=True)) for strides in outer_strides), *scalars)

@@ -64,7 +64,7 @@ class MultistageGemm:
         )
 
     @cute.kernel
-    def kernel(self, arguments: tuple) -> None:
+    def kernel(self, arguments: tuple[Any, ...]) -> None:
         v = {a.name: x for a, x in zip(abi.arguments(self.signature), arguments, strict=True)}
         cfg = self.config
         tid, _, _ = cute.arch.thread_idx()
@@ -188,7 +188,9 @@ class MultistageGemm:
                           accumulators)  # fmt: skip
         return accumulators
 
-    def _ldmatrix(self, make_tiled_copy: Any, name: str, mma: Any, lane: Any, smem: Any, fragment: Any) -> tuple:
+    def _ldmatrix(
+        self, make_tiled_copy: Any, name: str, mma: Any, lane: Any, smem: Any, fragment: Any
+    ) -> tuple[Any, Any, Any]:
         access = self.signature.a if name == "a" else self.signature.b
         transpose = access.major not in ("k", "strided")
         atom = cute.make_copy_atom(cute.nvgpu.warp.LdMatrix8x8x16bOp(transpose, 4), smem.element_type)

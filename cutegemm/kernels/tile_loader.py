@@ -7,8 +7,8 @@ Either way a row's 16-byte chunks are permuted by an XOR with the row number, so
 phase reads lie in eight different bank groups.
 
 Edges: what lies past M or N is clamped to the last row or vector (what it computes is never stored), and what lies past
-K is zero. A vector that straddles the end of a row is copied whole where another row follows: the bytes between rows are
-part of the operand's memory. Nothing before an operand's first byte or after its last is ever read.
+K is zero. A vector that straddles the end of a row is copied whole where another row follows: the bytes between rows
+are part of the operand's memory. Nothing before an operand's first byte or after its last is ever read.
 """
 
 from __future__ import annotations

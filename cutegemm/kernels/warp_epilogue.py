@@ -74,13 +74,15 @@ class WarpEpilogue:
         """Epilogue and stores of one lane's `WIDTH` columns of one row."""
         graph = self.signature.epilogue
         inside = row < self.values["m"]
-        acc = acc * scalars["alpha"]
+        alpha = scalars["alpha"]
+        # A 0-d device tensor may hold 0, and then the product does not count, whatever it is. So for beta and C below.
+        scaled = acc * alpha
+        acc = scaled if self.signature.alpha == "float" else _select(alpha == 0.0, cute.zeros_like(acc), scaled)
         tensors = self.tensors()
         if self.signature.c is not None:
             beta = scalars["beta"]
             c = self._load(tensors["c"], row, inside, place, WIDTH, self.values["n"])
             scaled = acc + c * beta
-            # A 0-d device tensor may hold 0, and then C does not count, whatever it holds.
             acc = scaled if self.signature.beta == "float" else _select(beta == 0.0, acc, scaled)
         operands = []
         for i, spec in enumerate(graph.operands):
@@ -94,8 +96,8 @@ class WarpEpilogue:
             else:
                 width, extent, at = self._domain(spec.paired, place)
                 operands.append(self._load(tensors[name], row, inside, at, width, extent))
-        for i, (spec, value) in enumerate(zip(graph.outputs, lower(graph)(acc, operands), strict=True)):
-            width, extent, at = self._domain(spec.paired, place)
+        for i, (output, value) in enumerate(zip(graph.outputs, lower(graph)(acc, operands), strict=True)):
+            width, extent, at = self._domain(output.paired, place)
             self._store(tensors[f"out{i}"], value, row, inside, at, width, extent)
 
     def _domain(self, paired: bool, place: Place) -> tuple[int, Any, Place]:

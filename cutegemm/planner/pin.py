@@ -47,9 +47,7 @@ def parse_pin(text: str) -> Pin:
     configs = tuple(c for c in family.configs if all(_KEYS[key](c) == value for key, value in wanted.items()))
     if not configs:
         registered = "; ".join(map(str, family.configs))
-        raise ArgumentError(
-            f"kernel={text!r}: no configuration of {name} has these values; it has {registered}"
-        )
+        raise ArgumentError(f"kernel={text!r}: no configuration of {name} has these values; it has {registered}")
     return Pin(text, family, configs)
 
 
@@ -58,9 +56,7 @@ def _options(text: str, options: str) -> dict[str, str]:
     for option in options.split(","):
         key, equals, value = option.partition("=")
         if key not in _KEYS or not equals:
-            raise ArgumentError(
-                f"kernel={text!r}: {option!r} is not key=value with a key of {', '.join(_KEYS)}"
-            )
+            raise ArgumentError(f"kernel={text!r}: {option!r} is not key=value with a key of {', '.join(_KEYS)}")
         if key in wanted:
             raise ArgumentError(f"kernel={text!r}: {key} is given twice")
         wanted[key] = value

@@ -132,9 +132,7 @@ def plan_problem(
     """
     pin = None if kernel is None else parse_pin(kernel)
     choices: list[tuple[Family, tuple[Config, ...]]] = (
-        [(family, family.configs) for family in FAMILIES.values()]
-        if pin is None
-        else [(pin.family, pin.configs)]
+        [(family, family.configs) for family in FAMILIES.values()] if pin is None else [(pin.family, pin.configs)]
     )
     legal: list[tuple[float, Candidate]] = []
     refused: list[Candidate] = []
@@ -181,9 +179,7 @@ def contiguous_problem(
         if not isinstance(size, int) or isinstance(size, bool) or size < least:
             raise ShapeError(f"{name}={size!r}: expected an int of at least {least}")
     if layout not in ("nn", "nt", "tn", "tt"):
-        raise ArgumentError(
-            f"layout={layout!r}: expected 'nn', 'nt', 'tn' or 'tt' (A, then B; t: transposed)"
-        )
+        raise ArgumentError(f"layout={layout!r}: expected 'nn', 'nt', 'tn' or 'tt' (A, then B; t: transposed)")
     if align not in (1, 2, 4, 8, 16):
         raise ArgumentError(f"align={align!r}: expected 1, 2, 4, 8 or 16 bytes")
     item, out_item = lookup(dtype), lookup(out_dtype or dtype)
@@ -211,9 +207,7 @@ def contiguous_problem(
         a=tensor("a", item.name, m, k, layout[0] == "t"),
         b=tensor("b", item.name, k, n, layout[1] == "t"),
         c=None,
-        outputs=tuple(
-            tensor("out", out_item.name, m, n // 2 if spec.paired else n) for spec in graph.outputs
-        ),
+        outputs=tuple(tensor("out", out_item.name, m, n // 2 if spec.paired else n) for spec in graph.outputs),
         epilogue=graph,
         operands=tuple(operand(spec.kind, spec.paired) for spec in graph.operands),
         alpha="float",

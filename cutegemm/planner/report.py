@@ -78,10 +78,7 @@ def _problem(plan: Plan) -> list[str]:
     if signature.c is not None:
         tensors.append(f"C {_access(signature.c)}")
     graph = signature.epilogue
-    tensors += [
-        f"{spec.name} {_access(access)}"
-        for spec, access in zip(graph.outputs, signature.outputs, strict=True)
-    ]
+    tensors += [f"{spec.name} {_access(access)}" for spec, access in zip(graph.outputs, signature.outputs, strict=True)]
     operands = [
         f"{spec.name}: {spec.kind.capitalize()} {_access(access)}"
         for spec, access in zip(graph.operands, signature.operands, strict=True)
@@ -138,9 +135,7 @@ def _candidates(plan: Plan) -> list[str]:
     heads = f"{'us':>10} {'x best':>6} {'waves':>8} {'full':>5} {'at once':>7}  bound by"
     lines = ["", f"{'candidates':<{width}}  {heads}"]
     for candidate, e in legal:
-        times = (
-            f"{e.us:>10.1f} {e.us / plan.us:>6.2f} {e.waves:>8.2f} {e.efficiency:>5.0%} {e.blocks_per_sm:>7}"
-        )
+        times = f"{e.us:>10.1f} {e.us / plan.us:>6.2f} {e.waves:>8.2f} {e.efficiency:>5.0%} {e.blocks_per_sm:>7}"
         lines.append(f"{candidate.kernel:<{width}}  {times}  {e.bound}")
     return lines
 
@@ -149,9 +144,7 @@ def _refusals(plan: Plan) -> list[str]:
     by_rule: dict[str, list[tuple[str, str]]] = {}
     for candidate in plan.candidates:
         if candidate.refusal is not None:
-            by_rule.setdefault(candidate.refusal.rule, []).append(
-                (candidate.kernel, candidate.refusal.reason)
-            )
+            by_rule.setdefault(candidate.refusal.rule, []).append((candidate.kernel, candidate.refusal.reason))
     lines: list[str] = [""] if by_rule else []
     for rule, entries in by_rule.items():
         lines.append(f"refused by {rule} ({len(entries)})")
