@@ -99,7 +99,7 @@ class Config:
 #: 32 along K fit a GPU with 99 KiB for a block; small ones fill the GPU when D is small. A warp tile of 64x64 leaves no
 #: registers for plain loads: tiles of eight warps and small ones serve those.
 CONFIGS: tuple[Config, ...] = (
-    Config(128, 256, 64, stages=3, warps_m=2, warps_n=4),
+    Config(128, 256, 64, stages=3, warps_m=2, warps_n=4, raster=16),
     Config(256, 128, 64, stages=3, warps_m=4, warps_n=2),
     Config(128, 256, 32, stages=4, warps_m=2, warps_n=4),
     Config(256, 128, 32, stages=4, warps_m=4, warps_n=2),
