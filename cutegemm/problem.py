@@ -118,8 +118,9 @@ def access(
         if size > 1 and i != first + contiguous
     ]
     if any(stride == 0 and size > 1 for size, stride in zip(sizes[first:], strides[first:], strict=True)):
-        # One row for all: no memory lies between rows, so a copy must not go past the end of one.
-        pitches.append(sizes[first + contiguous] * itemsize)
+        # One row for all: no memory lies between rows, so a copy must not go past the end of one, and there is no row
+        # pitch for TMA to walk, which takes 16-byte alignment for granted.
+        pitches += [sizes[first + contiguous] * itemsize, MAX_ALIGN // 2]
     return Access(dtype, _MAJORS[role][contiguous], alignment((address, *pitches)))
 
 

@@ -19,7 +19,8 @@ from cutegemm.planner import FAMILIES, contiguous_problem, refusal
 
 #: A kernel depends on layouts and dtypes, not on sizes: any that has whole tiles will do.
 SIZE = 4096
-SHOWN = ("HMMA", "LDSM", "LDGSTS")
+SHOWN = ("HMMA", "HGMMA", "LDSM", "LDGSTS", "UTMALDG")
+TENSOR = ("HMMA", "HGMMA")
 
 
 def specs(archs: list[str] | None, layouts: list[str], dtype: str, epilogue: str) -> Iterator[Spec]:
@@ -39,14 +40,14 @@ def compile_one(spec: Spec) -> tuple[str, bool]:
     """Compiles `spec`; gives a line about it and whether it is as it should be."""
     artifact = build(spec, keep_cubin=True)
     code = sass.read(artifact.cubin or b"")
-    counts = "  ".join(f"{code.opcodes.get(name, 0):4} {name}" for name in SHOWN)
+    counts = "  ".join(f"{code.opcodes[name]:4} {name}" for name in SHOWN if name in code.opcodes)
     a, b = spec.signature.a.major, spec.signature.b.major
     text = (
-        f"{spec.arch:8} {spec.family}:{str(spec.config):42} A {a}-major B {b}-major  "
+        f"{spec.arch:8} {spec.family}:{str(spec.config):64} A {a}-major B {b}-major  "
         f"{code.registers:3} registers {code.spills:3} spills {spec.config.smem_bytes / 1024:6.1f} KiB shared  "
         f"{counts}  {artifact.seconds:5.1f} s"
     )
-    return text, code.spills == 0 and code.opcodes.get("HMMA", 0) > 0
+    return text, code.spills == 0 and any(name in code.opcodes for name in TENSOR)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -20,7 +20,13 @@ TARGET = "sm_90a"
 #: (M, N, K) of the checked call: a GPU's worth of work, or what a laptop does in a blink.
 GPU_SIZE, CPU_SIZE = (4096, 4096, 4096), (512, 1024, 768)
 TIMED_CALLS = 20
-SHOWN_OPCODES = {"HMMA": "tensor cores", "LDSM": "ldmatrix", "LDGSTS": "cp.async"}
+SHOWN_OPCODES = {
+    "HGMMA": "wgmma",
+    "UTMALDG": "TMA",
+    "HMMA": "mma.sync",
+    "LDSM": "ldmatrix",
+    "LDGSTS": "cp.async",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +191,7 @@ def _build_lines(built: dict[str, Any]) -> list[str]:
     ]
     if "unread" in built:
         return [*lines, f"SASS       {built['unread']}"]
-    shown = [f"{built['opcodes'].get(name, 0)} {name} ({what})" for name, what in SHOWN_OPCODES.items()]
+    found = built["opcodes"]
+    shown = [f"{found[name]} {name} ({what})" for name, what in SHOWN_OPCODES.items() if name in found]
     spills = f"{built['spills']} spills" if built["spills"] else "no spills"
     return [*lines, f"SASS       {built['registers']} registers a thread, {spills}; {', '.join(shown)}"]

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from cutegemm.kernels.config import Config
+from cutegemm.kernels.config import KernelConfig
 from cutegemm.problem import Signature
 
 #: What turns a spec into machine code: a change in any of these makes other kernels of the same spec.
@@ -24,7 +24,7 @@ class Spec:
     """One kernel: a family's configuration for a signature on an architecture ("sm_90a")."""
 
     family: str
-    config: Config
+    config: KernelConfig
     signature: Signature
     arch: str
 

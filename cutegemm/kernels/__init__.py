@@ -1,5 +1,5 @@
-"""The kernel families. `config` and `abi` are plain data; the kernels themselves import the CuTe DSL, so they are
-imported by `kernel_class` when one has to be compiled, and not before. Nothing here knows torch.
+"""The kernel families. `config`, `wgmma_config` and `abi` are plain data; the kernels themselves import the CuTe DSL,
+so they are imported by `kernel_class` when one has to be compiled, and not before. Nothing here knows torch.
 """
 
 from __future__ import annotations
@@ -7,7 +7,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_CLASSES = {"sm80_multistage": ("cutegemm.kernels.sm80_multistage", "MultistageGemm")}
+_CLASSES = {
+    "sm80_multistage": ("cutegemm.kernels.sm80_multistage", "MultistageGemm"),
+    "sm90_wgmma": ("cutegemm.kernels.sm90_wgmma", "WgmmaGemm"),
+}
 
 
 def kernel_class(family: str) -> Any:

@@ -2,13 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
 
 from cutegemm.problem import Access
 
 OPERAND_BYTES = 2  # fp16 and bf16, the operands that these tiles hold
 CHUNK_BYTES = 16  # what a thread copies to one place in shared memory, by one instruction or several
 PLACE_BYTES = 16  # a block's place in D: tile row and column, and two batch indices
+
+
+DEFAULT_RASTER = 8
+
+
+class KernelConfig(Protocol):
+    """What every family's configurations have: frozen dataclasses that say how a kernel cuts up a problem."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def tile_m(self) -> int:
+        """Rows of a block's tile of D."""
+
+    @property
+    def tile_n(self) -> int:
+        """Columns of a block's tile of D."""
+
+    @property
+    def tile_k(self) -> int:
+        """Depth of one step along K."""
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+
+    @property
+    def smem_bytes(self) -> int:
+        """Shared memory of a block."""
+
+    def options(self) -> dict[str, str]:
+        """What a `kernel=` string can say about it, by key; `str` spells it so."""
+
+
+def spelled(options: Mapping[str, str]) -> str:
+    """Options as `key=value,…`; a raster of its default value goes without saying."""
+    return ",".join(f"{key}={x}" for key, x in options.items() if (key, x) != ("raster", str(DEFAULT_RASTER)))
 
 
 def vector_elements(access: Access) -> int:
@@ -47,7 +86,7 @@ class Config:
     stages: int
     warps_m: int
     warps_n: int
-    raster: int = 8
+    raster: int = DEFAULT_RASTER
 
     @property
     def threads(self) -> int:
@@ -88,10 +127,17 @@ class Config:
             copies += chunks * _registers_of_a_chunk(access, least)
         return accumulators + fragments + int(copies) + 40
 
+    def options(self) -> dict[str, str]:
+        """What a `kernel=` string can say about it, by key."""
+        return {
+            "tile": f"{self.tile_m}x{self.tile_n}x{self.tile_k}",
+            "stages": str(self.stages),
+            "warps": f"{self.warps_m}x{self.warps_n}",
+            "raster": str(self.raster),
+        }
+
     def __str__(self) -> str:
-        tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
-        text = f"tile={tile},stages={self.stages},warps={self.warps_m}x{self.warps_n}"
-        return text if self.raster == 8 else f"{text},raster={self.raster}"
+        return spelled(self.options())
 
 
 #: Every configuration that `sm80_multistage` is built in. Large tiles read the least through L2 and shared memory

@@ -6,7 +6,7 @@ model.
 
 from cutegemm.planner.families import FAMILIES, UPCOMING, Family
 from cutegemm.planner.legality import Refusal, refusal
-from cutegemm.planner.model import Estimate
+from cutegemm.planner.model import Estimate, Model
 from cutegemm.planner.pin import Pin, parse_pin
 from cutegemm.planner.plan import Candidate, Plan, contiguous_problem, plan, plan_problem
 
@@ -16,6 +16,7 @@ __all__ = [
     "Candidate",
     "Estimate",
     "Family",
+    "Model",
     "Pin",
     "Plan",
     "Refusal",

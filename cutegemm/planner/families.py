@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Generic, TypeVar
 
 from cutegemm.device import DeviceSpec
-from cutegemm.kernels.config import CONFIGS, Config
-from cutegemm.planner.model import Estimate, TileModel
+from cutegemm.kernels import config, wgmma_config
+from cutegemm.planner import sm80_multistage, sm90_wgmma
+from cutegemm.planner.legality import Refusal
+from cutegemm.planner.model import Model
 from cutegemm.problem import Problem
 
-
-class Model(Protocol):
-    """How long a family's kernels take on one problem and GPU."""
-
-    def estimate(self, config: Config) -> Estimate:
-        """The modelled time of a configuration that is legal there."""
+C = TypeVar("C", bound=config.KernelConfig)
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class Family(Generic[C]):
     """One way of building kernels: what it can serve, in which configurations, and how long they should take.
 
     `epilogue_dtypes` are those of C, the outputs and tensor operands, `scalar_dtypes` those of 0-d device
-    tensors.
+    tensors. `refuse` has the rules of the family's own; `legality.refusal` is the whole predicate.
     """
 
     name: str
@@ -33,41 +30,57 @@ class Family:
     operand_dtypes: tuple[str, ...]
     epilogue_dtypes: tuple[str, ...]
     scalar_dtypes: tuple[str, ...]
-    configs: tuple[Config, ...]
-    model: Callable[[Problem, DeviceSpec], Model]
+    configs: tuple[C, ...]
+    refuse: Callable[[Problem, C, DeviceSpec], Refusal | None]
+    model: Callable[[Problem, DeviceSpec], Model[C]]
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys that a `kernel=` string can name a configuration by."""
+        return tuple(self.configs[0].options())
+
+
+_ALL: tuple[Family[Any], ...] = (
+    Family(
+        name="sm90_wgmma",
+        summary="TMA into an mbarrier pipeline, wgmma, persistent warp-specialised blocks in clusters",
+        architectures=("sm_90a",),
+        operand_dtypes=("fp16", "bf16"),
+        epilogue_dtypes=("fp16", "bf16", "fp32"),
+        scalar_dtypes=("fp16", "bf16", "fp32", "fp64"),
+        configs=wgmma_config.CONFIGS,
+        refuse=sm90_wgmma.refuse,
+        model=sm90_wgmma.PersistentModel,
+    ),
+    Family(
+        name="sm80_multistage",
+        summary="cp.async multistage pipeline, ldmatrix, mma.sync",
+        architectures=(
+            "sm_80",
+            "sm_86",
+            "sm_87",
+            "sm_89",
+            "sm_90a",
+            "sm_100a",
+            "sm_103a",
+            "sm_120a",
+            "sm_121a",
+        ),
+        operand_dtypes=("fp16", "bf16"),
+        epilogue_dtypes=("fp16", "bf16", "fp32"),
+        scalar_dtypes=("fp16", "bf16", "fp32", "fp64"),
+        configs=config.CONFIGS,
+        refuse=sm80_multistage.refuse,
+        model=sm80_multistage.TileModel,
+    ),
+)
 
 #: Families that can be planned for, by name.
-FAMILIES: dict[str, Family] = {
-    family.name: family
-    for family in (
-        Family(
-            name="sm80_multistage",
-            summary="cp.async multistage pipeline, ldmatrix, mma.sync",
-            architectures=(
-                "sm_80",
-                "sm_86",
-                "sm_87",
-                "sm_89",
-                "sm_90a",
-                "sm_100a",
-                "sm_103a",
-                "sm_120a",
-                "sm_121a",
-            ),
-            operand_dtypes=("fp16", "bf16"),
-            epilogue_dtypes=("fp16", "bf16", "fp32"),
-            scalar_dtypes=("fp16", "bf16", "fp32", "fp64"),
-            configs=CONFIGS,
-            model=TileModel,
-        ),
-    )
-}
+FAMILIES: dict[str, Family[Any]] = {family.name: family for family in _ALL}
 
 #: Families that this version does not have yet, with the architectures they are for; a pin on one is refused
 #: by name.
 UPCOMING: dict[str, str] = {
-    "sm90_wgmma": "sm_90a",
     "small_m": "sm_80 and newer",
     "simt_f32": "sm_80 and newer",
     "cutlass_cpp": "sm_75 and newer",

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from cutegemm.errors import ArgumentError, NotAvailableError
-from cutegemm.kernels.config import Config
 from cutegemm.planner.families import FAMILIES, UPCOMING, Family
-
-#: What each key of a pin says about a configuration, in the spelling that `str(config)` has.
-_KEYS: dict[str, Callable[[Config], str]] = {
-    "tile": lambda config: f"{config.tile_m}x{config.tile_n}x{config.tile_k}",
-    "stages": lambda config: str(config.stages),
-    "warps": lambda config: f"{config.warps_m}x{config.warps_n}",
-    "raster": lambda config: str(config.raster),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +14,15 @@ class Pin:
     """A family and those of its configurations that a `kernel=` string admits, in the family's order."""
 
     text: str
-    family: Family
-    configs: tuple[Config, ...]
+    family: Family[Any]
+    configs: tuple[Any, ...]
 
 
 def parse_pin(text: str) -> Pin:
     """Read `family[:key=value,…]`, such as `"sm80_multistage:tile=128x128x32,stages=4"`.
 
-    Keys are `tile` (MxNxK), `stages`, `warps` (MxN) and `raster`; any may be left out.
+    Keys are `tile` (MxNxK), `stages` and `raster`; `warps` (MxN) of `sm80_multistage`; `cluster` (MxN) and `schedule`
+    (`cooperative` or `pingpong`) of `sm90_wgmma`. Any may be left out.
     Raises `NotAvailableError` for a family that this version does not have yet, and `ArgumentError` for an
     unknown family, an unknown, repeated or malformed key, or values that no registered configuration has.
     """
@@ -43,20 +35,23 @@ def parse_pin(text: str) -> Pin:
     family = FAMILIES.get(name)
     if family is None:
         raise ArgumentError(f"kernel={text!r}: unknown family {name!r}; available: {', '.join(FAMILIES)}")
-    wanted = _options(text, options) if ":" in text else {}
-    configs = tuple(c for c in family.configs if all(_KEYS[key](c) == value for key, value in wanted.items()))
+    wanted = _options(text, options, family) if ":" in text else {}
+    configs = tuple(c for c in family.configs if wanted.items() <= c.options().items())
+    # A configuration's own text leaves out a usual raster, and is not to mean its neighbours of another.
+    configs = tuple(c for c in configs if str(c) == options) or configs
     if not configs:
         registered = "; ".join(map(str, family.configs))
         raise ArgumentError(f"kernel={text!r}: no configuration of {name} has these values; it has {registered}")
     return Pin(text, family, configs)
 
 
-def _options(text: str, options: str) -> dict[str, str]:
+def _options(text: str, options: str, family: Family[Any]) -> dict[str, str]:
     wanted: dict[str, str] = {}
     for option in options.split(","):
         key, equals, value = option.partition("=")
-        if key not in _KEYS or not equals:
-            raise ArgumentError(f"kernel={text!r}: {option!r} is not key=value with a key of {', '.join(_KEYS)}")
+        if key not in family.keys or not equals:
+            keys = ", ".join(family.keys)
+            raise ArgumentError(f"kernel={text!r}: {option!r} is not key=value with a key of {keys}")
         if key in wanted:
             raise ArgumentError(f"kernel={text!r}: {key} is given twice")
         wanted[key] = value

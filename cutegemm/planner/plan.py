@@ -12,9 +12,9 @@ from cutegemm.device import DeviceSpec
 from cutegemm.dtypes import lookup
 from cutegemm.errors import ArgumentError, CuteGemmError, DeviceError, ShapeError, UnsupportedArchitectureError
 from cutegemm.fusion.graph import IDENTITY, Graph
-from cutegemm.kernels.config import Config
+from cutegemm.kernels.config import KernelConfig
 from cutegemm.planner import report
-from cutegemm.planner.families import FAMILIES, Family
+from cutegemm.planner.families import FAMILIES, UPCOMING, Family
 from cutegemm.planner.legality import Refusal, refusal
 from cutegemm.planner.model import Estimate
 from cutegemm.planner.pin import parse_pin
@@ -29,7 +29,7 @@ class Candidate:
     """One configuration of one family: its modelled time if it is legal, the reason if it is not."""
 
     family: str
-    config: Config
+    config: KernelConfig
     estimate: Estimate | None
     refusal: Refusal | None
 
@@ -51,7 +51,7 @@ class Plan:
     problem: Problem
     device: DeviceSpec
     family: str
-    config: Config
+    config: KernelConfig
     us: float
     candidates: tuple[Candidate, ...]
     pin: str | None = None
@@ -131,7 +131,7 @@ def plan_problem(
     `ShapeError`, with the reason; and what `parse_pin` raises for `kernel`.
     """
     pin = None if kernel is None else parse_pin(kernel)
-    choices: list[tuple[Family, tuple[Config, ...]]] = (
+    choices: list[tuple[Family[Any], tuple[Any, ...]]] = (
         [(family, family.configs) for family in FAMILIES.values()] if pin is None else [(pin.family, pin.configs)]
     )
     legal: list[tuple[float, Candidate]] = []
@@ -146,20 +146,35 @@ def plan_problem(
                 estimate = model.estimate(config)
                 legal.append((estimate.us, Candidate(family.name, config, estimate, None)))
     if not legal:
-        raise _nothing_serves(refused, kernel)
+        raise _nothing_serves(refused, device, kernel)
     legal.sort(key=lambda pair: pair[0])  # stable: the family's order decides between equals
     us, best = legal[0]
     candidates = (*(candidate for _, candidate in legal), *refused)
     return Plan(problem, device, best.family, best.config, us, candidates, kernel, assumed)
 
 
-def _nothing_serves(refused: list[Candidate], kernel: str | None) -> CuteGemmError:
-    reasons = {c.refusal.reason: c.refusal for c in refused if c.refusal is not None}
-    errors = [refusal.error for refusal in reasons.values()]
+def _nothing_serves(refused: list[Candidate], device: DeviceSpec, kernel: str | None) -> CuteGemmError:
+    refusals = {c.refusal.reason: c.refusal for c in refused if c.refusal is not None}
+    # What a family of another architecture would have said is of no use, unless there is no other.
+    own = {reason: x for reason, x in refusals.items() if x.rule != "architecture"}
+    reasons = list(own or refusals)
+    if not own:
+        reasons.append(_elsewhere(device))
+    errors = [x.error for x in (own or refusals).values()]
     # Rules are tried in turn: where the size or dtype rules out a tile, that is what the caller can change.
     error = next((e for e in errors if e is not UnsupportedArchitectureError), errors[0])
     prefix = "" if kernel is None else f"kernel={kernel!r} can't serve this problem: "
     return error(prefix + "; ".join(reasons))
+
+
+def _elsewhere(device: DeviceSpec) -> str:
+    """What could serve a GPU that the families in question have no kernels for."""
+    able = [family.name for family in FAMILIES.values() if device.arch in family.architectures]
+    if able:
+        return f"use {', '.join(able)}"
+    if device.compute_capability == (7, 5):
+        return f"cutlass_cpp will serve {UPCOMING['cutlass_cpp']}, and is not part of this version"
+    return "no other family serves it"
 
 
 def contiguous_problem(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -141,17 +142,19 @@ def _candidates(plan: Plan) -> list[str]:
 
 
 def _refusals(plan: Plan) -> list[str]:
-    by_rule: dict[str, list[tuple[str, str]]] = {}
+    members = Counter(candidate.family for candidate in plan.candidates)
+    by_rule: dict[str, dict[str, list[Candidate]]] = {}
     for candidate in plan.candidates:
         if candidate.refusal is not None:
-            by_rule.setdefault(candidate.refusal.rule, []).append((candidate.kernel, candidate.refusal.reason))
+            rule, reason = candidate.refusal.rule, candidate.refusal.reason
+            by_rule.setdefault(rule, {}).setdefault(reason, []).append(candidate)
     lines: list[str] = [""] if by_rule else []
-    for rule, entries in by_rule.items():
-        lines.append(f"refused by {rule} ({len(entries)})")
-        by_reason: dict[str, list[str]] = {}
-        for kernel, reason in entries:
-            by_reason.setdefault(reason, []).append(kernel)
-        for reason, kernels in by_reason.items():
+    for rule, by_reason in by_rule.items():
+        lines.append(f"refused by {rule} ({sum(map(len, by_reason.values()))})")
+        for reason, candidates in by_reason.items():
             lines.append(f"  {reason}")
-            lines += [f"    {kernel}" for kernel in kernels]
+            families = Counter(candidate.family for candidate in candidates)
+            whole = [family for family, count in families.items() if 1 < count == members[family]]
+            lines += [f"    {family} in every configuration" for family in whole]
+            lines += [f"    {candidate.kernel}" for candidate in candidates if candidate.family not in whole]
     return lines

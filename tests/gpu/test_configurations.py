@@ -10,8 +10,8 @@ from torch import Tensor
 
 from cutegemm import gemm
 from cutegemm.device import DeviceSpec
-from cutegemm.errors import UnsupportedArchitectureError
-from cutegemm.planner.families import FAMILIES
+from cutegemm.errors import ShapeError, UnsupportedArchitectureError
+from cutegemm.planner import FAMILIES, contiguous_problem, refusal
 from tests import ahead
 from tests.helpers import Guarded, check
 from tests.semantics.inputs import BF16, in_nan, randn
@@ -87,7 +87,14 @@ def test_every_tail_of_k(kernel: str) -> None:
 
 
 def test_an_empty_k(kernel: str) -> None:
+    family, config = CONFIGURATIONS[kernel]
     out = Guarded((70, 72), BF16)
+    rule = refusal(contiguous_problem(70, 72, 0, layout="nn"), family, config, DeviceSpec.query(0))
+    if rule is not None:
+        with pytest.raises(ShapeError, match="k=0: TMA reads no empty tensor"):
+            gemm(*operands(70, 72, 0), out=out.tensor, kernel=kernel)
+        out.assert_untouched()
+        return
     gemm(*operands(70, 72, 0), out=out.tensor, kernel=kernel)
     assert torch.equal(out.tensor, torch.zeros_like(out.tensor))
     out.assert_intact()

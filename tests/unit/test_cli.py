@@ -54,7 +54,7 @@ def test_every_option_of_plan_reaches_the_planner(capsys) -> None:
         (["plan", "0", "4", "4"], "ShapeError", "m=0"),
         (["plan", "4", "4", "4", "--dtype", "int3"], "DTypeError", "int3"),
         (["plan", "4", "4", "4", "--epilogue", "nope"], "EpilogueError", "nope"),
-        (["plan", "4", "4", "4", "--kernel", "sm90_wgmma"], "NotAvailableError", "sm90_wgmma"),
+        (["plan", "4", "4", "4", "--kernel", "small_m"], "NotAvailableError", "small_m"),
         (["epilogues", "nope"], "EpilogueError", "nope"),
     ],
 )
@@ -104,7 +104,7 @@ def test_the_demo_checks_plans_and_builds(capsys) -> None:
     assert report["check"]["us"] > 0 and report["check"]["torch_us"] > 0
     assert report["plan"]["device"]["arch"] == report["build"]["arch"] == "sm_90a"
     assert report["build"]["kernel"] == report["plan"]["kernel"]
-    assert report["build"]["opcodes"]["HMMA"] > 0 and report["build"]["spills"] == 0
+    assert report["build"]["opcodes"]["HGMMA"] > 0 and report["build"]["spills"] == 0
 
 
 def test_the_demo_fails_on_a_wrong_result(monkeypatch, capsys) -> None:

@@ -44,7 +44,7 @@ def find(subject: str) -> Finding:
 def test_a_served_gpu_lists_its_families(machine) -> None:
     machine("H200", "A100")
     assert states(doctor.gpus()) == {"driver": "ok", "GPU 0": "ok", "GPU 1": "ok", "torch and CUDA": "ok"}
-    assert "sm_90a" in find("GPU 0").text and "runs sm80_multistage" in find("GPU 0").text
+    assert "sm_90a" in find("GPU 0").text and "runs sm90_wgmma, sm80_multistage" in find("GPU 0").text
 
 
 def test_a_gpu_that_no_family_serves_is_named_with_what_would_be(machine) -> None:

@@ -10,13 +10,17 @@ import pytest
 from cutegemm.device import DeviceSpec, lookup
 from cutegemm.errors import CuteGemmError, DTypeError, ShapeError, UnsupportedArchitectureError
 from cutegemm.fusion.graph import Builder, Graph
+from cutegemm.kernels import wgmma_config
 from cutegemm.kernels.config import CONFIGS, Config, vector_elements
+from cutegemm.kernels.wgmma_config import WgmmaConfig
 from cutegemm.planner import FAMILIES, contiguous_problem, refusal
-from cutegemm.planner.model import blocks_per_sm
+from cutegemm.planner.sm80_multistage import blocks_per_sm
 from cutegemm.problem import Access, Problem
 
 FAMILY = FAMILIES["sm80_multistage"]
+WGMMA = FAMILIES["sm90_wgmma"]
 CONFIG = Config(128, 128, 32, stages=4, warps_m=2, warps_n=2)
+PINGPONG = WgmmaConfig(128, 128, stages=6, cluster_m=2, pingpong=True)
 PROBLEM = contiguous_problem(256, 512, 128)
 H200 = lookup("H200")
 
@@ -25,6 +29,13 @@ def reason(
     problem: Problem = PROBLEM, config: Config = CONFIG, device: DeviceSpec = H200
 ) -> tuple[str, str, type[CuteGemmError]] | None:
     found = refusal(problem, FAMILY, config, device)
+    return None if found is None else (found.rule, str(found), found.error)
+
+
+def wgmma_reason(
+    problem: Problem = PROBLEM, config: WgmmaConfig = PINGPONG, device: DeviceSpec = H200
+) -> tuple[str, str, type[CuteGemmError]] | None:
+    found = refusal(problem, WGMMA, config, device)
     return None if found is None else (found.rule, str(found), found.error)
 
 
@@ -197,16 +208,13 @@ def test_registers_of_a_block() -> None:
     assert "an SM of H200 has 16384" in found[1]
 
 
-@pytest.mark.parametrize(
-    ("gpu", "hint"), [("T4", "cutlass_cpp will serve sm_75"), ("V100", "no other family")]
-)
-def test_architectures_refused(gpu: str, hint: str) -> None:
+@pytest.mark.parametrize("gpu", ["T4", "V100"])
+def test_architectures_refused(gpu: str) -> None:
     found = reason(device=lookup(gpu))
     assert found is not None
     assert found[0] == "architecture"
     assert found[2] is UnsupportedArchitectureError
-    assert hint in found[1]
-    assert "sm_80, sm_86" in found[1]
+    assert f"({gpu}), only for sm_80, sm_86" in found[1]
 
 
 def test_copy_width() -> None:
@@ -225,3 +233,135 @@ def test_occupancy(stages: int, smem_per_sm: int, blocks: int) -> None:
     device = replace(H200, smem_per_sm=smem_per_sm * 1024)
     wide = Access("bf16", "k", 16)
     assert blocks_per_sm(replace(CONFIG, stages=stages), device, wide, wide) == blocks
+
+
+# ---------------------------------------------------------------- sm90_wgmma
+
+
+@pytest.mark.parametrize("config", wgmma_config.CONFIGS, ids=str)
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("gpu", ["H100 PCIe", "H200"])
+def test_wgmma_configurations_are_legal_in_every_layout(config: WgmmaConfig, layout: str, gpu: str) -> None:
+    problem = contiguous_problem(256, 512, 128, layout=layout)
+    assert wgmma_reason(problem, config, lookup(gpu)) is None
+
+
+def test_wgmma_configurations_are_distinct() -> None:
+    assert len({str(config) for config in wgmma_config.CONFIGS}) == len(wgmma_config.CONFIGS)
+
+
+def test_wgmma_configuration_in_numbers() -> None:
+    shared, alternating = WgmmaConfig(256, 128, stages=4, cluster_n=2), PINGPONG
+    assert str(shared) == "tile=256x128x64,stages=4,cluster=1x2,schedule=cooperative"
+    assert str(replace(alternating, raster=16)).endswith("cluster=2x1,schedule=pingpong,raster=16")
+    assert (shared.threads, shared.cluster_size, shared.group_m, shared.accumulators) == (384, 2, 128, 128)
+    assert (alternating.group_m, alternating.accumulators) == (128, 128)
+    assert shared.smem_bytes == 4 * (384 * 64 * 2 + 16) + 1024
+
+
+@pytest.mark.parametrize(
+    ("problem", "rule", "text", "error"),
+    [
+        (signed(b=Access("fp16", "k", 16)), "operand dtype", "a is bf16 and b is fp16", DTypeError),
+        (signed(outputs=(Access("fp64", "n", 16),)), "epilogue dtype", "output 'out' is fp64", DTypeError),
+        (signed(a=Access("bf16", "strided", 2)), "TMA", "a is strided", UnsupportedArchitectureError),
+        (signed(b=Access("bf16", "strided", 2)), "TMA", "b is strided", UnsupportedArchitectureError),
+        (signed(a=Access("bf16", "m", 8)), "TMA", "a is aligned to 8 bytes: .* to 16", UnsupportedArchitectureError),
+        (signed(b=Access("bf16", "n", 2)), "TMA", "b is aligned to 2 bytes", UnsupportedArchitectureError),
+        (replace(PROBLEM, k=0), "size", "k=0: .* at least 1", ShapeError),
+        (replace(PROBLEM, m=0), "size", "m=0, n=512", ShapeError),
+        (replace(PROBLEM, m=2**31 - 256), "size", None, None),
+        (replace(PROBLEM, m=2**31 - 255), "size", "m=2147483393: rounded up", ShapeError),
+        (replace(PROBLEM, n=2**31 - 127), "size", "n=2147483521: rounded up", ShapeError),
+        (replace(PROBLEM, k=2**31 - 63), "size", "k=2147483585: rounded up", ShapeError),
+        (replace(PROBLEM, m=2**24, n=2**24), "grid", "8589934592 tiles of 256x128", ShapeError),
+        (replace(PROBLEM, m=2**20, n=2**20, k=2**25), "grid", "524288 k-tiles each", ShapeError),
+        (replace(PROBLEM, n=511, signature=replace(PROBLEM.signature, epilogue=pair_graph())), "size",
+         "n=511: .* even n", ShapeError),
+    ],
+)  # fmt: skip
+def test_problems_refused_by_wgmma(
+    problem: Problem, rule: str, text: str | None, error: type[CuteGemmError] | None
+) -> None:
+    found = wgmma_reason(problem)
+    if text is None:
+        assert found is None
+        return
+    assert found is not None
+    assert (found[0], found[2]) == (rule, error)
+    with pytest.raises(found[2], match=text):
+        raise found[2](found[1])
+
+
+@pytest.mark.parametrize(
+    ("change", "rule", "text"),
+    [
+        ({"stages": 1}, "stages", "stages=1"),
+        ({"raster": 0}, "tile", "positive"),
+        ({"cluster_n": 0}, "tile", "positive"),
+        ({"tile_k": 32}, "swizzle", "tile_k=32: must be 64"),
+        ({"tile_m": 96}, "warpgroup tile", "tile_m=96: a multiple of 64 .* ping-pong"),
+        ({"tile_m": 192, "pingpong": False}, "warpgroup tile", "tile_m=192: a multiple of 128 .* cooperative"),
+        ({"tile_n": 80}, "warpgroup tile", "tile_n=80"),
+        ({"tile_n": 288, "tile_m": 64}, "warpgroup tile", "tile_n=288: .* up to 256"),
+        ({"tile_n": 256}, "registers", "256 accumulators a thread: more than 192"),
+        ({"cluster_m": 4, "cluster_n": 4}, "cluster", "cluster 4x4: 16 blocks"),
+        ({"tile_m": 512, "tile_n": 64, "pingpong": False}, "TMA", "tile_m=512: a TMA box holds 256"),
+        ({"stages": 8}, "shared memory", "263296 bytes of shared memory: a block on H200 has 232448"),
+    ],
+)
+def test_wgmma_tiles_refused(change: dict[str, Any], rule: str, text: str) -> None:
+    found = wgmma_reason(config=replace(PINGPONG, **change))
+    assert found is not None
+    assert found[0] == rule
+    with pytest.raises(UnsupportedArchitectureError, match=text):
+        raise found[2](found[1])
+
+
+@pytest.mark.parametrize(
+    ("config", "refused_as"),
+    [
+        # The 128-byte swizzle repeats every 8 rows of K-major tiles, and is 64 elements wide along M or N.
+        (WgmmaConfig(128, 96, stages=4), {"n": "tile_n=96 of a n-major operand: .* multiple of 64"}),
+        (WgmmaConfig(128, 64, stages=4, cluster_m=2), {"n": "tile_n=64 in 2 slices of a n-major operand"}),
+        (WgmmaConfig(128, 128, stages=4, cluster_n=4), {"m": "tile_m=128 in 4 slices of a m-major operand"}),
+        (WgmmaConfig(128, 32, stages=4, cluster_m=8),
+         {"n": "tile_n=32 in 8 slices", "k": "tile_n=32 in 8 slices of a k-major operand: .* multiple of 8"}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_slices_hold_whole_swizzle_atoms(config: WgmmaConfig, refused_as: dict[str, str]) -> None:
+    k_major = Access("bf16", "k", 16)
+    problems = {
+        "m": signed(a=Access("bf16", "m", 16), b=k_major),
+        "n": signed(a=k_major, b=Access("bf16", "n", 16)),
+        "k": signed(a=k_major, b=k_major),
+    }
+    if "k" in refused_as:
+        refused_as = {**refused_as, "m": refused_as["k"]}
+    for major, problem in problems.items():
+        found = wgmma_reason(problem, config)
+        if major not in refused_as:
+            assert found is None
+            continue
+        assert found is not None
+        assert found[0] == "swizzle"
+        with pytest.raises(UnsupportedArchitectureError, match=refused_as[major]):
+            raise found[2](found[1])
+
+
+def test_wgmma_needs_its_architecture_its_memory_and_its_cluster() -> None:
+    for gpu in ("A100", "B200", "RTX 5090"):
+        found = wgmma_reason(device=lookup(gpu))
+        assert found is not None
+        assert found[0] == "architecture"
+        assert "only for sm_90a" in found[1]
+    needed = PINGPONG.smem_bytes
+    assert wgmma_reason(device=replace(H200, smem_per_block=needed)) is None
+    found = wgmma_reason(device=replace(H200, smem_per_block=needed - 1))
+    assert found is not None
+    assert found[0] == "shared memory"
+    assert wgmma_reason(device=replace(H200, sm_count=2)) is None
+    found = wgmma_reason(device=replace(H200, sm_count=1))
+    assert found is not None
+    assert found[:2] == ("cluster", "2 blocks in a cluster: H200 has 1 SMs")

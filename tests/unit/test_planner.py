@@ -8,7 +8,10 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -25,9 +28,12 @@ from cutegemm.errors import (
     UnsupportedArchitectureError,
 )
 from cutegemm.fusion.graph import Builder, Graph
-from cutegemm.kernels.config import CONFIGS, Config
+from cutegemm.kernels import wgmma_config
+from cutegemm.kernels.config import CONFIGS, Config, KernelConfig
+from cutegemm.kernels.wgmma_config import WgmmaConfig
 from cutegemm.planner import FAMILIES, contiguous_problem, parse_pin, plan, plan_problem, refusal
-from cutegemm.planner.model import TileModel
+from cutegemm.planner.sm80_multistage import TileModel
+from cutegemm.planner.sm90_wgmma import PersistentModel
 from cutegemm.problem import Access, Problem, Signature
 
 H200 = lookup("H200")
@@ -97,7 +103,7 @@ def test_a_legal_plan_or_a_named_error(problem: Problem, gpu: device.DeviceSpec)
         return
     assert gpu.arch in SERVED
     assert refusal(problem, FAMILIES[made.family], made.config, gpu) is None
-    assert len(made.candidates) == len(CONFIGS)
+    assert len(made.candidates) == sum(len(family.configs) for family in FAMILIES.values())
     legal = [c.estimate.us for c in made.candidates if c.estimate is not None]
     assert legal == sorted(legal)
     assert 0 < made.us == legal[0] < float("inf")
@@ -230,9 +236,13 @@ def test_planning_imports_neither_torch_nor_the_dsl() -> None:
             (Config(128, 128, 32, stages=4, warps_m=2, warps_n=2),),
         ),
         ("sm80_multistage:raster=16", tuple(c for c in CONFIGS if c.raster == 16)),
+        ("sm90_wgmma", wgmma_config.CONFIGS),
+        ("sm90_wgmma:schedule=pingpong", tuple(c for c in wgmma_config.CONFIGS if c.pingpong)),
+        ("sm90_wgmma:cluster=2x1,raster=16", (WgmmaConfig(128, 128, 6, cluster_m=2, pingpong=True, raster=16),)),
+        ("sm90_wgmma:tile=256x128x64,cluster=1x2,stages=4", (WgmmaConfig(256, 128, 4, cluster_n=2),)),
     ],
 )
-def test_pins(pin: str, expected: tuple[Config, ...]) -> None:
+def test_pins(pin: str, expected: tuple[KernelConfig, ...]) -> None:
     assert parse_pin(pin).configs == expected
     made = plan(1024, 1024, 1024, arch="H200", kernel=pin)
     assert made.config in expected
@@ -240,15 +250,17 @@ def test_pins(pin: str, expected: tuple[Config, ...]) -> None:
     assert repr(pin) in made.explain()
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=str)
-def test_every_configuration_is_pinned_by_its_own_text(config: Config) -> None:
-    assert parse_pin(f"sm80_multistage:{config}").configs == (config,)
+@pytest.mark.parametrize(
+    ("family", "config"), [(name, config) for name, family in FAMILIES.items() for config in family.configs]
+)
+def test_every_configuration_is_pinned_by_its_own_text(family: str, config: KernelConfig) -> None:
+    assert parse_pin(f"{family}:{config}").configs == (config,)
 
 
 @pytest.mark.parametrize(
     ("pin", "error", "text"),
     [
-        ("sm80", ArgumentError, "unknown family 'sm80'; available: sm80_multistage"),
+        ("sm80", ArgumentError, "unknown family 'sm80'; available: sm90_wgmma, sm80_multistage"),
         ("", ArgumentError, "unknown family ''"),
         ("sm80_multistage:", ArgumentError, "'' is not key=value"),
         (
@@ -260,12 +272,10 @@ def test_every_configuration_is_pinned_by_its_own_text(config: Config) -> None:
         ("sm80_multistage:stages=4,stages=3", ArgumentError, "stages is given twice"),
         ("sm80_multistage:stages=99", ArgumentError, "no configuration .* has these values; it has tile="),
         ("sm80_multistage:tile=128x128", ArgumentError, "no configuration"),
-        (
-            "sm90_wgmma",
-            NotAvailableError,
-            "sm90_wgmma is not part of this version; available: sm80_multistage",
-        ),
-        ("small_m", NotAvailableError, "small_m"),
+        ("sm90_wgmma:warps=2x2", ArgumentError, "with a key of tile, stages, cluster, schedule, raster"),
+        ("sm80_multistage:cluster=2x1", ArgumentError, "with a key of tile, stages, warps, raster"),
+        ("sm90_wgmma:schedule=persistent", ArgumentError, "no configuration of sm90_wgmma .*schedule=cooperative"),
+        ("small_m", NotAvailableError, "small_m is not part of this version; available: sm90_wgmma, sm80_multistage"),
         ("simt_f32", NotAvailableError, "simt_f32"),
         ("cutlass_cpp:tile=1x1x1", NotAvailableError, "cutlass_cpp"),
         ("hand:level5", NotAvailableError, "hand"),
@@ -297,15 +307,15 @@ def modelled(problem: Problem, config: Config = CONFIGS[0], gpu: device.DeviceSp
 
 
 def test_large_problems_take_the_large_tile_and_small_ones_the_small() -> None:
-    large = plan(8192, 8192, 8192, arch="H200").config
-    small = plan(256, 256, 4096, arch="H200").config
+    large = plan(8192, 8192, 8192, arch="H200", kernel="sm80_multistage").config
+    small = plan(256, 256, 4096, arch="H200", kernel="sm80_multistage").config
     assert large.tile_m * large.tile_n == 256 * 128
     assert small.tile_m * small.tile_n == 64 * 64
 
 
 def test_modelled_times_respect_the_floors() -> None:
-    made = plan(8192, 8192, 8192, arch="H200")
-    assert made.us > 2 * 8192**3 / H200.mma_flops * 1e6
+    for kernel, rate in (("sm80_multistage", H200.mma_flops), ("sm90_wgmma", H200.peak_flops)):
+        assert plan(8192, 8192, 8192, arch="H200", kernel=kernel).us > 2 * 8192**3 / rate * 1e6
     decode = plan(16, 28672, 4096, arch="H200")
     assert decode.us > 2 * 28672 * 4096 / H200.hbm_bytes_per_s * 1e6
 
@@ -352,6 +362,119 @@ def test_planning_is_quick() -> None:
     assert min(spent) < 10e-3
 
 
+# ---------------------------------------------------------------- sm90_wgmma
+
+
+def wgmma(m: int, n: int, k: int, config: WgmmaConfig, **problem: Any) -> float:
+    return PersistentModel(contiguous_problem(m, n, k, **problem), H200).estimate(config).us
+
+
+SHARED, ALTERNATING = WgmmaConfig(128, 256, stages=4), WgmmaConfig(128, 128, stages=6, cluster_m=2, pingpong=True)
+
+
+def measured() -> Iterator[tuple[tuple[int, int, int], dict[WgmmaConfig, float]]]:
+    """Problems, and the times in microseconds that configurations took on them, registered or not."""
+    for entry in json.loads(Path(__file__).with_name("wgmma_h200.json").read_text())["problems"]:
+        times = {}
+        for text, us in entry["us"].items():
+            option = dict(pair.split("=") for pair in text.split(","))
+            tile_m, tile_n, _ = map(int, option["tile"].split("x"))
+            cluster_m, cluster_n = map(int, option["cluster"].split("x"))
+            pingpong, raster = option["schedule"] == "pingpong", int(option.get("raster", 8))
+            config = WgmmaConfig(tile_m, tile_n, int(option["stages"]), cluster_m, cluster_n, pingpong, raster)
+            assert str(config) == text
+            times[config] = us
+        yield (entry["m"], entry["n"], entry["k"]), times
+
+
+def test_the_model_chooses_well_among_what_was_measured() -> None:
+    regrets = []
+    for sizes, times in measured():
+        guesses = {config: wgmma(*sizes, config) for config in times}
+        for config, us in times.items():
+            assert guesses[config] == pytest.approx(us, rel=0.12), (sizes, str(config))
+        regrets.append(times[min(guesses, key=guesses.__getitem__)] / min(times.values()) - 1)
+    assert len(regrets) == 10
+    assert sum(regrets) / len(regrets) < 0.01
+    assert max(regrets) < 0.03
+
+
+def test_the_plan_is_as_good_as_the_best_measured() -> None:
+    known_ = 0
+    for sizes, times in measured():
+        made = plan(*sizes, arch="H200")
+        assert made.family == "sm90_wgmma"
+        assert made.us < 1.12 * min(times.values())
+        if made.config in times:
+            known_ += 1
+            assert times[made.config] < 1.03 * min(times.values())
+    assert known_ >= 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "family"),
+    [
+        ({"m": 1024, "n": 1024, "k": 1024}, "sm90_wgmma"),
+        ({"m": 16, "n": 4096, "k": 4096}, "sm90_wgmma"),
+        ({"m": 4096, "n": 4096, "k": 4096, "layout": "tn", "dtype": "fp16"}, "sm90_wgmma"),
+        ({"m": 64, "n": 64, "k": 64}, "sm80_multistage"),  # it starts sooner
+        ({"m": 4096, "n": 4096, "k": 4093}, "sm80_multistage"),
+        ({"m": 4096, "n": 4096, "k": 4096, "align": 8}, "sm80_multistage"),
+        ({"m": 4096, "n": 4096, "k": 0}, "sm80_multistage"),
+        ({"m": 4096, "n": 4096, "k": 4096, "arch": "A100"}, "sm80_multistage"),
+        ({"m": 4096, "n": 4096, "k": 4096, "arch": "B200"}, "sm80_multistage"),
+    ],
+)
+def test_each_family_where_it_should_be(arguments: dict[str, Any], family: str) -> None:
+    assert plan(**{"arch": "H200", **arguments}).family == family
+
+
+def test_a_pin_on_wgmma_says_what_it_lacks() -> None:
+    for arguments, text in (
+        ((4096, 4096, 4093), "can't serve this problem: a is aligned to 2 bytes"),
+        ((4096, 4096, 0), "can't serve this problem: k=0: TMA reads no empty tensor"),
+    ):
+        with pytest.raises(CuteGemmError, match=text):
+            plan(*arguments, arch="H200", kernel="sm90_wgmma")
+    with pytest.raises(UnsupportedArchitectureError, match="sm_80 .A100.*only for sm_90a; use sm80_multistage$"):
+        plan(4096, 4096, 4096, arch="A100", kernel="sm90_wgmma")
+    with pytest.raises(UnsupportedArchitectureError, match="sm_70 .V100.*no other family serves it$"):
+        plan(4096, 4096, 4096, arch="V100")
+
+
+def test_persistent_blocks_wait_for_the_longest_chain() -> None:
+    for config in (SHARED, ALTERNATING):
+        one, two = (wgmma(128 * rows, config.tile_n * 11, 4096, config) for rows in (12, 14))
+        assert two > 1.3 * one
+    pairs = replace(SHARED, cluster_m=2)
+    estimate = PersistentModel(contiguous_problem(4096, 4096, 64), H200).estimate(pairs)
+    assert (estimate.tiles, estimate.waves) == (512, 256 / 66)
+    assert estimate.efficiency == 256 / (66 * 4)
+
+
+def test_ping_pong_hides_all_epilogues_but_the_last() -> None:
+    def costs(config: WgmmaConfig) -> float:
+        return wgmma(128 * 66, 256 * 16, 4096, config, out_dtype="fp32") - wgmma(128 * 66, 256 * 16, 4096, config)
+
+    assert 0 < costs(ALTERNATING) < 0.5 * costs(SHARED)
+
+
+def test_multicast_saves_energy() -> None:
+    assert wgmma(8192, 8192, 8192, replace(SHARED, cluster_m=2)) < wgmma(8192, 8192, 8192, SHARED)
+    # But half of a cluster has nothing to do where D is one tile high.
+    assert wgmma(128, 8192, 8192, replace(SHARED, cluster_m=2)) > wgmma(128, 8192, 8192, SHARED)
+
+
+@given(
+    m=st.integers(1, 8192),
+    n=st.integers(1, 8192),
+    k=st.integers(1, 8192),
+    config=st.sampled_from(wgmma_config.CONFIGS),
+)
+def test_more_of_k_never_takes_wgmma_less_time(m: int, n: int, k: int, config: WgmmaConfig) -> None:
+    assert wgmma(m, n, k + 64, config) >= wgmma(m, n, k, config)
+
+
 # ---------------------------------------------------------------- the report
 
 
@@ -368,6 +491,8 @@ def test_explain_names_everything() -> None:
     ):
         assert part in text
     assert "refused by registers" in text
+    assert f"refused by TMA ({len(wgmma_config.CONFIGS)})" in text
+    assert "sm90_wgmma in every configuration" in text
     assert max(map(len, text.splitlines())) < 180
 
 
@@ -381,5 +506,5 @@ def test_to_dict_is_json_with_a_schema() -> None:
     assert data["kernel"] == first["kernel"]
     assert data["us"] == first["estimate"]["us"]
     refused = [c["refused"]["rule"] for c in data["candidates"] if "refused" in c]
-    assert set(refused) <= {"shared memory", "registers"}
+    assert set(refused) <= {"shared memory", "registers", "architecture"}
     assert "shared memory" in refused  # sm_86 has 99 KiB for a block

@@ -1,0 +1,325 @@
+"""`sm90_wgmma`: TMA, a multi-stage mbarrier pipeline, wgmma from shared memory, persistent warp-specialised CTAs.
+
+Roles, by warpgroup of 128 threads
+    0      producer: one warp issues every TMA load; gives its registers away (`setmaxnreg` 40)
+    1, 2   consumers: wgmma and epilogue (`setmaxnreg` 232)
+Schedules
+    cooperative   both consumers work on one (tile_m, tile_n) tile, half of its rows each
+    ping-pong     they take tiles in turn: while one multiplies, the other finishes its tile, so that the epilogue
+                  costs nothing as long as it is shorter than a main loop
+A cluster of cluster_m x cluster_n CTAs takes as many neighbouring tiles. A CTA loads its share of the A tile that its
+row of the cluster has in common and multicasts it, and likewise of B along its column.
+
+Pipeline: per stage a `full` and an `empty` mbarrier
+    full    1 arrival (this CTA's producer, announcing the bytes of both tiles), then the bytes, from this CTA's
+            loads and its peers' multicasts
+    empty   4 warps x consumers of the stage x CTAs that multicast into it (cluster_m + cluster_n - 1): a stage may be
+            refilled once everyone whom a refill would overwrite has read it
+Named barriers (ping-pong): 1 and 2 hand the tensor cores to consumer 0 and 1, 256 threads each: the one that waits,
+and the one that has issued its last wgmma.
+
+Shared memory: stages x A tile | stages x B tile | full | empty, tiles in 128-byte swizzled atoms.
+
+Timeline, s counting the k-tiles of all of a CTA's tiles
+    producer   for each s:  wait empty[s - stages]; announce full[s]; TMA A, TMA B
+    consumer   for each of its tiles: (ping-pong: wait for its turn)
+                   for each k-tile:  wait full[s]; 4 wgmma; wait for the wgmma of s-1; signal empty[s-1]
+                   (ping-pong: give the turn away); wait for the last wgmma; signal empty; epilogue from registers
+
+CTAs are launched once for the whole GPU and walk the tiles in groups of `raster` tile rows. Edges are TMA's: what lies
+outside a matrix arrives as zeros, and the epilogue stores nothing there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64
+from cutlass.cute.nvgpu import cpasync, warpgroup
+from cutlass.memory import SmemAllocator
+
+from cutegemm.kernels import abi
+from cutegemm.kernels.config import OPERAND_BYTES
+from cutegemm.kernels.cute_types import NUMERIC
+from cutegemm.kernels.warp_epilogue import WarpEpilogue
+from cutegemm.kernels.wgmma_config import CONSUMERS, WARPGROUP, WgmmaConfig
+
+if TYPE_CHECKING:
+    from cutegemm.problem import Access, Signature
+
+_PRODUCER_REGISTERS = 40
+_CONSUMER_REGISTERS = 232
+
+
+@dataclass(frozen=True)
+class WgmmaGemm:
+    """The kernel for one signature and configuration; calling it compiles or launches (see `cutegemm.compiler`)."""
+
+    signature: Signature
+    config: WgmmaConfig
+
+    @cute.jit
+    def __call__(self, *arguments: Any) -> None:
+        cfg = self.config
+        names = [argument.name for argument in abi.arguments(self.signature)]
+        stream = arguments[len(names)]
+        v = dict(zip(names, arguments, strict=False))
+        atom_a, tensor_a = self._tma("a", v, cfg.tile_m, cfg.cluster_n)
+        atom_b, tensor_b = self._tma("b", v, cfg.tile_n, cfg.cluster_m)
+        size = cfg.cluster_m * cfg.cluster_n
+        clusters = self._cluster_rows(v) * self._cluster_columns(v) * v["l0"] * v["l1"]
+        grid = cutlass.min(clusters, v["sm_count"] // size) * size
+        self.kernel(arguments[: len(names)], atom_a, tensor_a, atom_b, tensor_b).launch(
+            grid=(grid, 1, 1), block=((1 + CONSUMERS) * WARPGROUP, 1, 1), cluster=(size, 1, 1),
+            min_blocks_per_mp=1, stream=stream,
+        )  # fmt: skip
+
+    def _cluster_rows(self, v: dict[str, Any]) -> Any:
+        return cute.ceil_div(v["m"], self.config.tile_m * self.config.cluster_m)
+
+    def _cluster_columns(self, v: dict[str, Any]) -> Any:
+        return cute.ceil_div(v["n"], self.config.tile_n * self.config.cluster_n)
+
+    def _access(self, name: str) -> Access:
+        return self.signature.a if name == "a" else self.signature.b
+
+    def _shared_layout(self, name: str, tile_mn: int) -> Any:
+        """(tile_mn, tile_k, stages), swizzled in atoms of 128 bytes as TMA writes and wgmma reads them."""
+        cfg, dtype = self.config, NUMERIC[self.signature.a.dtype]
+        k_major = self._access(name).major == "k"
+        kind = warpgroup.SmemLayoutAtomKind.K_SW128 if k_major else warpgroup.SmemLayoutAtomKind.MN_SW128
+        atom = warpgroup.make_smem_layout_atom(kind, dtype)
+        order = (0, 1, 2) if k_major else (1, 0, 2)
+        return cute.tile_to_shape(atom, (tile_mn, cfg.tile_k, cfg.stages), order=order)
+
+    def _tma(self, name: str, v: dict[str, Any], tile_mn: int, multicast: int) -> Any:
+        """The TMA descriptor of A or B as (mn, k, l0, l1); a batch mode that is broadcast counts as one entry."""
+        access, mn = self._access(name), "m" if name == "a" else "n"
+        dtype = NUMERIC[access.dtype]
+        shape: list[Any] = [v[mn], v["k"]]
+        strides: list[Any] = []
+        for dim in (mn, "k"):
+            stride = v.get(f"stride.{name}.{dim}")
+            if stride is not None:  # that of a single row or column means nothing, and may be anything
+                stride = Int64(cutlass.select_(v[dim] == 1, Int64(8), stride))
+            strides.append(1 if stride is None else cute.assume(stride, divby=8))
+        for dim in ("l0", "l1"):
+            stride = v[f"stride.{name}.{dim}"]
+            shape.append(Int32(cutlass.select_(stride == 0, Int32(1), v[dim])))
+            strides.append(cute.assume(Int64(cutlass.select_(stride == 0, Int64(8), stride)), divby=8))
+        pointer = cute.make_ptr(dtype, v[f"ptr.{name}"], cute.AddressSpace.gmem, assumed_align=16)
+        tensor = cute.make_tensor(pointer, cute.make_layout(tuple(shape), stride=tuple(strides)))
+        layout = cute.slice_(self._shared_layout(name, tile_mn), (None, None, 0))
+        op = cpasync.CopyBulkTensorTileG2SOp() if multicast == 1 else cpasync.CopyBulkTensorTileG2SMulticastOp()
+        return cpasync.make_tiled_tma_atom(op, tensor, layout, (tile_mn, self.config.tile_k), num_multicast=multicast)
+
+    @cute.kernel
+    def kernel(self, arguments: tuple[Any, ...], atom_a: cute.CopyAtom, tensor_a: cute.Tensor, atom_b: cute.CopyAtom,
+               tensor_b: cute.Tensor) -> None:  # fmt: skip
+        v = {a.name: x for a, x in zip(abi.arguments(self.signature), arguments, strict=True)}
+        cfg, dtype = self.config, NUMERIC[self.signature.a.dtype]
+        tid, _, _ = cute.arch.thread_idx()
+        warp = cute.arch.make_warp_uniform(tid // 32)
+        group = cute.arch.make_warp_uniform(tid // WARPGROUP)
+        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+        rank_m, rank_n = rank % cfg.cluster_m, rank // cfg.cluster_m
+
+        allocator = SmemAllocator()
+        layout_a, layout_b = self._shared_layout("a", cfg.tile_m), self._shared_layout("b", cfg.tile_n)
+        smem_a = allocator.allocate_tensor(dtype, layout_a.outer, 1024, swizzle=layout_a.inner)
+        smem_b = allocator.allocate_tensor(dtype, layout_b.outer, 1024, swizzle=layout_b.inner)
+        full = allocator.allocate_array(Int64, cfg.stages, byte_alignment=8)
+        empty = allocator.allocate_array(Int64, cfg.stages, byte_alignment=8)
+
+        peers = cfg.cluster_m + cfg.cluster_n - 1
+        arriving = peers * 4 * (1 if cfg.pingpong else CONSUMERS)
+        if warp == 0:
+            cpasync.prefetch_descriptor(atom_a)
+            cpasync.prefetch_descriptor(atom_b)
+            with cute.arch.elect_one():
+                for s in cutlass.range_constexpr(cfg.stages):
+                    cute.arch.mbarrier_init(full + s, 1)
+                    cute.arch.mbarrier_init(empty + s, arriving)
+        cute.arch.mbarrier_init_fence()
+        if cutlass.const_expr(peers > 1):
+            cute.arch.cluster_arrive_relaxed()
+            cute.arch.cluster_wait()
+        else:
+            cute.arch.sync_threads()
+
+        size = cfg.cluster_m * cfg.cluster_n
+        block, _, _ = cute.arch.block_idx()
+        blocks, _, _ = cute.arch.grid_dim()
+        first, step = block // size, blocks // size
+        total = self._cluster_rows(v) * self._cluster_columns(v) * v["l0"] * v["l1"]
+        k_tiles = cute.ceil_div(v["k"], cfg.tile_k)
+
+        if group == 0:
+            cute.arch.setmaxregister_decrease(_PRODUCER_REGISTERS)
+            if warp == 0:
+                self._produce(v, atom_a, tensor_a, atom_b, tensor_b, smem_a, smem_b, full, empty, rank_m, rank_n,
+                              first, step, total, k_tiles)  # fmt: skip
+        else:
+            cute.arch.setmaxregister_increase(_CONSUMER_REGISTERS)
+            consumer = group - 1
+            lane = tid % 32
+            warp_in_group = warp % 4
+            rows = cfg.group_m
+            row_in_tile = Int32(0) if cutlass.const_expr(cfg.pingpong) else consumer * rows
+            part = Int32(0) if cutlass.const_expr(cfg.pingpong) else consumer
+            view_a = cute.local_tile(smem_a, (rows, cfg.tile_k, cfg.stages), (part, 0, 0))
+            mma = self._mma()
+            slice_mma = mma.get_slice(0)
+            fragment_a = mma.make_fragment_A(slice_mma.partition_A(view_a))
+            fragment_b = mma.make_fragment_B(slice_mma.partition_B(smem_b))
+            accumulators = mma.make_fragment_C(mma.partition_shape_C((rows, cfg.tile_n)))
+
+            # Which CTA's empty barrier this lane signals: every CTA that multicasts into this one's stages.
+            other = lane - cfg.cluster_n
+            along_m = other + Int32(other >= rank_m)
+            peer = Int32(cutlass.select_(lane < cfg.cluster_n, rank_m + lane * cfg.cluster_m,
+                                         along_m + rank_n * cfg.cluster_m))  # fmt: skip
+            count = Int32(0)
+            tile = first
+            stride = step
+            if cutlass.const_expr(cfg.pingpong):
+                tile = first + consumer * step
+                stride = 2 * step
+                count = consumer * k_tiles
+                if consumer == 1:  # the first turn is the first group's
+                    cute.arch.barrier_arrive(barrier_id=1, number_of_threads=2 * WARPGROUP)
+            mine = cutlass.max(0, (total - tile + stride - 1) // stride)
+            for i in cutlass.range(mine, unroll=1):
+                row, column, l0, l1 = self._tile(tile + i * stride, v, rank_m, rank_n)
+                stage = count % cfg.stages
+                phase = (count // cfg.stages) & 1
+                if cutlass.const_expr(cfg.pingpong):
+                    cute.arch.barrier(barrier_id=1 + consumer, number_of_threads=2 * WARPGROUP)
+                self._multiply(mma, accumulators, fragment_a, fragment_b, full, empty, stage, phase, k_tiles, lane,
+                               peer, peers, consumer)  # fmt: skip
+                count = count + k_tiles * (2 if cfg.pingpong else 1)
+                warps_own = cute.make_tensor(
+                    accumulators.iterator,
+                    cute.make_layout(((2, 2), rows // 64, cfg.tile_n // 8), stride=((1, 2), cfg.tile_n // 2, 4)),
+                )
+                WarpEpilogue(self.signature, rows // 4, cfg.tile_n, v, band_step=64).run(
+                    warps_own, lane, row * cfg.tile_m + row_in_tile + warp_in_group * 16, l0, l1,
+                    column * cfg.tile_n,
+                )  # fmt: skip
+
+    def _mma(self) -> Any:
+        a, b = self.signature.a, self.signature.b
+        major = cute.nvgpu.OperandMajorMode
+        op = warpgroup.MmaF16BF16Op(
+            NUMERIC[a.dtype], Float32, (64, self.config.tile_n, 16), warpgroup.OperandSource.SMEM,
+            major.K if a.major == "k" else major.MN, major.K if b.major == "k" else major.MN,
+        )  # fmt: skip
+        return cute.make_tiled_mma(op, cute.make_layout((1, 1, 1)))
+
+    def _tile(self, index: Any, v: dict[str, Any], rank_m: Any, rank_n: Any) -> tuple[Any, Any, Any, Any]:
+        """(tile row, tile column, l0, l1) of a cluster's `index`-th tile for the CTA at (rank_m, rank_n)."""
+        cfg = self.config
+        rows, columns = self._cluster_rows(v), self._cluster_columns(v)
+        batch, place = index // (rows * columns), index % (rows * columns)
+        height_max = cutlass.max(1, cfg.raster // cfg.cluster_m)
+        per_group = height_max * columns
+        top = (place // per_group) * height_max
+        height = cutlass.min(rows - top, height_max)
+        within = place % per_group
+        row = (top + within % height) * cfg.cluster_m + rank_m
+        column = (within // height) * cfg.cluster_n + rank_n
+        return row, column, batch % v["l0"], batch // v["l0"]
+
+    @cute.jit
+    def _produce(self, v: Any, atom_a: Any, tensor_a: Any, atom_b: Any, tensor_b: Any, smem_a: Any, smem_b: Any,
+                 full: Any, empty: Any, rank_m: Int32, rank_n: Int32, first: Int32, step: Int32, total: Int32,
+                 k_tiles: Int32) -> None:  # fmt: skip
+        cfg = self.config
+        stage_bytes = (cfg.tile_m + cfg.tile_n) * cfg.tile_k * OPERAND_BYTES
+        mask_a, mask_b = None, None
+        if cutlass.const_expr(cfg.cluster_n > 1):
+            along_n = sum(1 << (i * cfg.cluster_m) for i in range(cfg.cluster_n))
+            mask_a = cutlass.Int16(Int32(along_n) << rank_m)
+        if cutlass.const_expr(cfg.cluster_m > 1):
+            mask_b = cutlass.Int16(Int32((1 << cfg.cluster_m) - 1) << (rank_n * cfg.cluster_m))
+        tiles_a = cute.local_tile(tensor_a, (cfg.tile_m, cfg.tile_k), (None, None, None, None))
+        tiles_b = cute.local_tile(tensor_b, (cfg.tile_n, cfg.tile_k), (None, None, None, None))
+        target_a, source_a = cpasync.tma_partition(
+            atom_a, rank_n, cute.make_layout(cfg.cluster_n), cute.group_modes(smem_a, 0, 2),
+            cute.group_modes(tiles_a, 0, 2),
+        )  # fmt: skip
+        target_b, source_b = cpasync.tma_partition(
+            atom_b, rank_m, cute.make_layout(cfg.cluster_m), cute.group_modes(smem_b, 0, 2),
+            cute.group_modes(tiles_b, 0, 2),
+        )  # fmt: skip
+        stage, phase = Int32(0), Int32(1)
+        mine = cutlass.max(0, (total - first + step - 1) // step)
+        for i in cutlass.range(mine, unroll=1):
+            row, column, l0, l1 = self._tile(first + i * step, v, rank_m, rank_n)
+            a0, a1 = self._walked("a", v, l0, l1)
+            b0, b1 = self._walked("b", v, l0, l1)
+            for k in cutlass.range(k_tiles, unroll=1):
+                cute.arch.mbarrier_wait(empty + stage, phase)
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive_and_expect_tx(full + stage, stage_bytes)
+                cute.copy(atom_a, source_a[None, row, k, a0, a1], target_a[None, stage], tma_bar_ptr=full + stage,
+                          mcast_mask=mask_a)  # fmt: skip
+                cute.copy(atom_b, source_b[None, column, k, b0, b1], target_b[None, stage], tma_bar_ptr=full + stage,
+                          mcast_mask=mask_b)  # fmt: skip
+                stage = stage + 1
+                if stage == cfg.stages:
+                    stage = Int32(0)
+                    phase = phase ^ 1
+        # A CTA may not leave while others of its cluster can still signal its barriers.
+        for _ in cutlass.range(cfg.stages, unroll=1):
+            cute.arch.mbarrier_wait(empty + stage, phase)
+            stage = stage + 1
+            if stage == cfg.stages:
+                stage = Int32(0)
+                phase = phase ^ 1
+
+    def _walked(self, name: str, v: dict[str, Any], l0: Any, l1: Any) -> tuple[Any, Any]:
+        """Batch coordinates in an operand's descriptor, in which a broadcast mode has one entry."""
+        return tuple(
+            Int32(cutlass.select_(v[f"stride.{name}.{dim}"] == 0, Int32(0), index))
+            for dim, index in (("l0", l0), ("l1", l1))
+        )
+
+    @cute.jit
+    def _multiply(self, mma: Any, accumulators: Any, fragment_a: Any, fragment_b: Any, full: Any, empty: Any,
+                  stage: Int32, phase: Int32, k_tiles: Int32, lane: Int32, peer: Int32, peers: cutlass.Constexpr,
+                  consumer: Int32) -> None:  # fmt: skip
+        cfg = self.config
+        mma.set(warpgroup.Field.ACCUMULATE, True)
+        accumulators.fill(0.0)
+        previous = stage
+        for k in cutlass.range(k_tiles, unroll=1):
+            cute.arch.mbarrier_wait(full + stage, phase)
+            warpgroup.fence()
+            for block in cutlass.range_constexpr(cfg.tile_k // 16):
+                cute.gemm(mma, accumulators, fragment_a[None, None, block, stage], fragment_b[None, None, block, stage],
+                          accumulators)  # fmt: skip
+            warpgroup.commit_group()
+            warpgroup.wait_group(1)
+            if k > 0:
+                if lane < peers:
+                    self._release(empty + previous, peer, peers)
+            previous = stage
+            stage = stage + 1
+            if stage == cfg.stages:
+                stage = Int32(0)
+                phase = phase ^ 1
+        if cutlass.const_expr(cfg.pingpong):  # the other group's turn
+            cute.arch.barrier_arrive(barrier_id=2 - consumer, number_of_threads=2 * WARPGROUP)
+        warpgroup.wait_group(0)
+        if lane < peers:
+            self._release(empty + previous, peer, peers)
+
+    def _release(self, barrier: Any, peer: Any, peers: int) -> None:
+        if peers == 1:
+            cute.arch.mbarrier_arrive(barrier)
+        else:
+            cute.arch.mbarrier_arrive(barrier, peer)

@@ -1,0 +1,102 @@
+"""The configurations that `sm90_wgmma` is built in: plain numbers, free of torch and of the DSL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cutegemm.kernels.config import DEFAULT_RASTER, OPERAND_BYTES, spelled
+
+CONSUMERS = 2  # warpgroups that multiply
+WARPGROUP = 128  # threads
+BARRIER_BYTES = 16  # a stage's full and empty mbarrier
+SWIZZLE_ALIGN = 1024  # the 128-byte swizzle repeats every 8 rows
+
+
+@dataclass(frozen=True, slots=True)
+class WgmmaConfig:
+    """How one kernel cuts up a problem.
+
+    A block works through `tile_m` x `tile_n` tiles of D and walks K in steps of `tile_k`, `stages` of them in shared
+    memory at once. Its two consumer warpgroups share each tile, half its rows each, or alternate (`pingpong`): one
+    finishes its tile while the other multiplies. `cluster_m` x `cluster_n` blocks work on neighbouring tiles and read
+    each operand once between them. They walk D in groups of `raster` tile rows, column by column.
+    """
+
+    tile_m: int
+    tile_n: int
+    stages: int
+    cluster_m: int = 1
+    cluster_n: int = 1
+    pingpong: bool = False
+    raster: int = DEFAULT_RASTER
+    tile_k: int = 64
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: a producer warpgroup and the consumers."""
+        return (1 + CONSUMERS) * WARPGROUP
+
+    @property
+    def cluster_size(self) -> int:
+        """Blocks of a cluster."""
+        return self.cluster_m * self.cluster_n
+
+    @property
+    def group_m(self) -> int:
+        """Rows of D that one consumer warpgroup computes at a time."""
+        return self.tile_m if self.pingpong else self.tile_m // CONSUMERS
+
+    @property
+    def accumulators(self) -> int:
+        """Accumulator registers of a consumer's thread."""
+        return self.group_m * self.tile_n // WARPGROUP
+
+    @property
+    def stage_bytes(self) -> int:
+        """Shared memory of one stage: a tile of A and one of B."""
+        return (self.tile_m + self.tile_n) * self.tile_k * OPERAND_BYTES
+
+    @property
+    def smem_bytes(self) -> int:
+        """Shared memory of a block: the pipeline's stages, their barriers, and room to align the swizzle."""
+        return self.stages * (self.stage_bytes + BARRIER_BYTES) + SWIZZLE_ALIGN
+
+    def options(self) -> dict[str, str]:
+        """What a `kernel=` string can say about it, by key."""
+        return {
+            "tile": f"{self.tile_m}x{self.tile_n}x{self.tile_k}",
+            "stages": str(self.stages),
+            "cluster": f"{self.cluster_m}x{self.cluster_n}",
+            "schedule": "pingpong" if self.pingpong else "cooperative",
+            "raster": str(self.raster),
+        }
+
+    def __str__(self) -> str:
+        return spelled(self.options())
+
+
+#: Every configuration that `sm90_wgmma` is built in, with what each is for. Rates are of bf16, both operands K-major,
+#: on an H200, 2026-11.
+CONFIGS: tuple[WgmmaConfig, ...] = (
+    # Many tiles, K up to about 8192: nothing waits for an epilogue (8192^3: 686 TFLOP/s, the best cooperative 673).
+    WgmmaConfig(128, 128, stages=6, cluster_m=2, pingpong=True, raster=16),
+    WgmmaConfig(128, 128, stages=6, cluster_m=2, pingpong=True),
+    WgmmaConfig(128, 128, stages=6, cluster_n=2, pingpong=True),
+    WgmmaConfig(128, 128, stages=6, pingpong=True),
+    WgmmaConfig(64, 256, stages=5, cluster_m=2, pingpong=True),
+    # Few tiles or a long K: a larger tile reads less for each product (2048 x 4096 x 14336: 702 TFLOP/s, above 671).
+    WgmmaConfig(128, 256, stages=4, cluster_m=2),
+    WgmmaConfig(128, 256, stages=4),
+    WgmmaConfig(256, 128, stages=4, cluster_n=2),
+    WgmmaConfig(256, 128, stages=4, cluster_m=2),
+    WgmmaConfig(256, 128, stages=4),
+    # One wave: what fills the GPU (512 x 6144 x 4096 is 128 tiles of 128x192: 649 TFLOP/s, with 128x256 532).
+    WgmmaConfig(128, 192, stages=5),
+    WgmmaConfig(128, 192, stages=5, cluster_n=2),
+    WgmmaConfig(128, 128, stages=6),
+    WgmmaConfig(128, 128, stages=6, cluster_m=2),
+    # Small problems, for which no tile above makes blocks enough.
+    WgmmaConfig(128, 64, stages=8),
+    WgmmaConfig(64, 128, stages=8, pingpong=True),
+    WgmmaConfig(64, 64, stages=8, pingpong=True),
+)

@@ -1,0 +1,235 @@
+"""`sm90_wgmma` in the planner: where its configurations may run, and how long they should take.
+
+Blocks stay on their SMs and a cluster takes every so many-th tile, so the longest chain of tiles sets one bound: each
+tile's k-steps at the tensor cores' rate, and the epilogues that nothing hides. Two cooperative consumers expose each of
+theirs; ping-pong ones only the last, as long as an epilogue takes no longer than a mainloop.
+
+A large problem is slower than that at the nominal clock. The model takes it for the power limit, though no clock was
+logged: time is energy over power, and energy goes into products and into the bytes that they move through shared
+memory, L2 and device memory, of which large tiles and multicast move fewer. Beside both runs the traffic to device
+memory.
+
+"estimated" marks constants that no measurement has settled; "fitted" ones come from 38 timings of 13 configurations on
+10 problems (bf16, H200, 2026-11). The model is within 10% of all of them and its choice within 1% of the best; on a
+problem left out of the fit the choice is within 4%.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from math import ceil
+
+from cutegemm.device import DeviceSpec
+from cutegemm.errors import ShapeError
+from cutegemm.kernels.config import OPERAND_BYTES
+from cutegemm.kernels.wgmma_config import CONSUMERS, WARPGROUP, WgmmaConfig
+from cutegemm.planner.legality import INT32_MAX, Refusal, extent_refusal
+from cutegemm.planner.model import (
+    DRAM_LATENCY,
+    LAUNCH_US,
+    Estimate,
+    epilogue_costs,
+    operand_bytes,
+    overlap,
+)
+from cutegemm.problem import Access, Problem
+
+_TMA_ALIGN = 16  # bytes: what addresses and strides of a TMA descriptor are multiples of
+_TMA_BOX = 256  # elements of a TMA box along a dimension
+_SWIZZLE_ELEMENTS = 64  # a row of the 128-byte swizzle
+_SWIZZLE_ROWS = 8  # after which it repeats
+_INSTRUCTION_M, _INSTRUCTION_N_MAX = 64, 256  # of one wgmma
+_EPILOGUE_COLUMNS = 32  # that the epilogue transposes at a time
+_MAX_CLUSTER = 8  # blocks that every GPU of the architecture runs together
+_MAX_ACCUMULATORS = 192  # of a consumer's 232 registers
+
+#: Share of the peak at which k-steps follow each other while power is not the limit (fitted).
+TENSOR_RATE = 0.91
+#: SM clocks that a consumer warpgroup takes for what `epilogue_costs` counts as one: its loads and stores wait for each
+#: other (fitted).
+EPILOGUE_WAIT = 3.0
+#: The rate that the power limit leaves to products alone, as a share of the peak (fitted).
+POWER = 1.05
+#: Bytes that an SM fetches from L2 in a clock (estimated).
+SM_BYTES_PER_CLK = 64
+#: L2's rate to TMA, as a multiple of the rate to plain loads: 335 MB in 35 us (bf16 512 x 6144 x 4096 in tiles of
+#: 128x192, H200, 2026-11).
+TMA_L2 = 1.3
+#: Floating-point operations that cost as much as a byte through shared memory, from L2, or from device memory (fitted;
+#: the timings hold the last two loosely).
+SMEM_ENERGY, L2_ENERGY, DRAM_ENERGY = 4.6, 2.6, 23.0
+
+
+def refuse(problem: Problem, config: WgmmaConfig, device: DeviceSpec) -> Refusal | None:
+    """Why `config` cannot serve `problem` on `device`, beyond the rules that hold for every family."""
+    return (
+        _operand_refusal(problem)
+        or _tile_refusal(config)
+        or _layout_refusal(problem, config)
+        or _size_refusal(problem, config, device)
+        or _device_refusal(config, device)
+    )
+
+
+def _operand_refusal(problem: Problem) -> Refusal | None:
+    # A TMA descriptor has no empty dimension.
+    if problem.k < 1:
+        return Refusal("size", f"k={problem.k}: TMA reads no empty tensor, so k must be at least 1", ShapeError)
+    # Its innermost dimension is contiguous; its address and all other strides are multiples of 16 bytes.
+    for name, access in (("a", problem.signature.a), ("b", problem.signature.b)):
+        if access.major == "strided":
+            return Refusal("TMA", f"{name} is strided: TMA reads tensors that are contiguous along a dimension")
+        if access.align < _TMA_ALIGN:
+            needed = f"TMA reads addresses and strides aligned to {_TMA_ALIGN}"
+            return Refusal("TMA", f"{name} is aligned to {access.align} bytes: {needed}")
+    return None
+
+
+@cache
+def _tile_refusal(config: WgmmaConfig) -> Refusal | None:
+    """Rules of the tile alone. No registered configuration breaks them; a tuner's one may."""
+    tile_m, tile_n = config.tile_m, config.tile_n
+    if min(tile_m, tile_n, config.cluster_m, config.cluster_n, config.raster) < 1:
+        return Refusal("tile", f"{config}: every size must be positive")
+    # A pipeline needs a stage to compute on and one to fill.
+    if config.stages < 2:
+        return Refusal("stages", f"stages={config.stages}: a pipeline needs at least 2")
+    # A row of K-major tiles is one row of the 128-byte swizzle.
+    if config.tile_k != _SWIZZLE_ELEMENTS:
+        return Refusal("swizzle", f"tile_k={config.tile_k}: must be {_SWIZZLE_ELEMENTS}")
+    # wgmma multiplies 64 rows, and cooperative consumers halve the tile.
+    rows = _INSTRUCTION_M if config.pingpong else _INSTRUCTION_M * CONSUMERS
+    if tile_m % rows:
+        schedule = "ping-pong" if config.pingpong else "cooperative"
+        return Refusal("warpgroup tile", f"tile_m={tile_m}: a multiple of {rows} is what {schedule} consumers multiply")
+    # One wgmma spans the tile's columns, and the epilogue transposes 32 of them at a time.
+    if tile_n % _EPILOGUE_COLUMNS or tile_n > _INSTRUCTION_N_MAX:
+        reason = f"tile_n={tile_n}: must be a multiple of {_EPILOGUE_COLUMNS} up to {_INSTRUCTION_N_MAX}"
+        return Refusal("warpgroup tile", reason)
+    # Accumulators share a consumer's registers with addresses and the epilogue.
+    if config.accumulators > _MAX_ACCUMULATORS:
+        reason = f"{config.accumulators} accumulators a thread: more than {_MAX_ACCUMULATORS} leave too few registers"
+        return Refusal("registers", reason)
+    # A GPU may have no room for a larger cluster.
+    if config.cluster_size > _MAX_CLUSTER:
+        cluster = f"cluster {config.cluster_m}x{config.cluster_n}"
+        return Refusal("cluster", f"{cluster}: {config.cluster_size} blocks, and at most {_MAX_CLUSTER} are portable")
+    return None
+
+
+def _layout_refusal(problem: Problem, config: WgmmaConfig) -> Refusal | None:
+    a, b = problem.signature.a, problem.signature.b
+    operands: tuple[tuple[str, Access, int, int], ...] = (
+        ("tile_m", a, config.tile_m, config.cluster_n),
+        ("tile_n", b, config.tile_n, config.cluster_m),
+    )
+    for name, access, tile, sharers in operands:
+        # Each block of a cluster fetches a slice of what it shares; a slice holds whole swizzle atoms.
+        atom = _SWIZZLE_ROWS if access.major == "k" else _SWIZZLE_ELEMENTS
+        if tile % (atom * sharers):
+            slices = f" in {sharers} slices" if sharers > 1 else ""
+            reason = f"{name}={tile}{slices} of a {access.major}-major operand: a slice must be a multiple of {atom}"
+            return Refusal("swizzle", reason)
+        if tile // sharers > _TMA_BOX:
+            return Refusal("TMA", f"{name}={tile}: a TMA box holds {_TMA_BOX}")
+    return None
+
+
+def _size_refusal(problem: Problem, config: WgmmaConfig, device: DeviceSpec) -> Refusal | None:
+    rows, columns = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
+    # Persistent blocks count their tiles, two strides ahead, and their k-tiles in 32 bits.
+    tiles = ceil(problem.m / rows) * ceil(problem.n / columns) * problem.batch
+    resident = max(1, device.sm_count // config.cluster_size)
+    k_tiles = ceil(problem.k / config.tile_k)
+    if tiles + 2 * resident > INT32_MAX or (ceil(tiles / resident) + 2) * k_tiles > INT32_MAX:
+        reason = f"{tiles} tiles of {rows}x{columns} and {k_tiles} k-tiles each: blocks count them in 32 bits"
+        return Refusal("grid", reason, ShapeError)
+    return extent_refusal(problem, rows, columns, config.tile_k)
+
+
+def _device_refusal(config: WgmmaConfig, device: DeviceSpec) -> Refusal | None:
+    # Shared memory above the opt-in limit fails at launch.
+    if config.smem_bytes > device.smem_per_block:
+        have = f"a block on {device.name} has {device.smem_per_block}"
+        return Refusal("shared memory", f"{config.smem_bytes} bytes of shared memory: {have}")
+    # A cluster's blocks run together, one on an SM.
+    if config.cluster_size > device.sm_count:
+        reason = f"{config.cluster_size} blocks in a cluster: {device.name} has {device.sm_count} SMs"
+        return Refusal("cluster", reason)
+    return None
+
+
+class PersistentModel:
+    """The model of one problem on one GPU; `estimate` applies it to a legal configuration."""
+
+    def __init__(self, problem: Problem, device: DeviceSpec) -> None:
+        self.problem, self.device = problem, device
+        sm_clocks = device.sm_count * device.clock_hz
+        self.flops_per_clk = TENSOR_RATE * device.peak_flops / sm_clocks
+        self.epilogue_bytes, self.epilogue_clocks = epilogue_costs(problem, device, sm_clocks)
+
+    def estimate(self, config: WgmmaConfig) -> Estimate:
+        """The modelled time of `config`: see the module's docstring."""
+        problem, device = self.problem, self.device
+        cluster_rows = ceil(problem.m / (config.tile_m * config.cluster_m))
+        cluster_columns = ceil(problem.n / (config.tile_n * config.cluster_n))
+        clusters = cluster_rows * cluster_columns * problem.batch
+        resident = device.sm_count // config.cluster_size
+        waves = ceil(clusters / resident)
+        tiles = clusters * config.cluster_size
+        k_tiles = ceil(problem.k / config.tile_k)
+
+        us = 1e6 / device.clock_hz
+        mainloop, epilogue = us * k_tiles * self._step(config), us * self._epilogue(config)
+        if config.pingpong:
+            between = max(mainloop, (mainloop + epilogue) / CONSUMERS)
+            chain = mainloop + (waves - 1) * between + epilogue
+        else:
+            chain = waves * (mainloop + epilogue)
+
+        products = tiles * config.tile_m * config.tile_n * k_tiles * config.tile_k
+        # Rows of operand tiles, each 2 bytes a step along K: read by the consumers' wgmmas, written by TMA, out of L2.
+        read = config.tile_m // _INSTRUCTION_M * (_INSTRUCTION_M + config.tile_n)
+        written = config.tile_m + config.tile_n
+        fetched = _fetched_rows(config)
+        row_bytes = tiles * k_tiles * config.tile_k * OPERAND_BYTES
+        dram_bytes = self.epilogue_bytes + operand_bytes(
+            problem, device, config.tile_m, config.raster, cluster_columns * config.cluster_n, device.sm_count
+        )
+        energy = 2 * products + DRAM_ENERGY * dram_bytes
+        energy += (SMEM_ENERGY * (read + written) + L2_ENERGY * fetched) * row_bytes
+        l2 = 1e6 * fetched * row_bytes / (TMA_L2 * device.l2_bytes_per_s)
+        power = 1e6 * energy / (POWER * device.peak_flops)
+        dram = 1e6 * dram_bytes / device.hbm_bytes_per_s
+        fill = us * DRAM_LATENCY
+        return Estimate(
+            us=LAUNCH_US + fill + max(l2, overlap(chain, power, dram)),
+            terms={
+                "tensor cores": waves * mainloop,
+                "epilogue": chain - waves * mainloop,
+                "power": power,
+                "L2": l2,
+                "device memory": dram,
+                "launch": LAUNCH_US + fill,
+            },
+            tiles=tiles,
+            blocks_per_sm=1,
+            waves=clusters / resident,
+            efficiency=clusters / (resident * waves),
+        )
+
+    def _step(self, config: WgmmaConfig) -> float:
+        """Clocks of a step along K: its products, its fetches, or the memory latency that the stages in flight must
+        cover (Little's law)."""
+        products = 2 * config.tile_m * config.tile_n * config.tile_k / self.flops_per_clk
+        fetched = _fetched_rows(config) * config.tile_k * OPERAND_BYTES
+        return max(products, fetched / SM_BYTES_PER_CLK, DRAM_LATENCY / (config.stages - 1))
+
+    def _epilogue(self, config: WgmmaConfig) -> float:
+        """Clocks that a consumer warpgroup takes to finish its accumulators."""
+        return EPILOGUE_WAIT * config.accumulators * WARPGROUP * self.epilogue_clocks
+
+
+def _fetched_rows(config: WgmmaConfig) -> float:
+    """Rows of operand tiles that a block fetches for each step along K: its slices of what its cluster shares."""
+    return config.tile_m / config.cluster_n + config.tile_n / config.cluster_m
