@@ -117,7 +117,8 @@ def access(
         for i, (size, stride) in enumerate(zip(sizes, strides, strict=True))
         if size > 1 and i != first + contiguous
     ]
-    if any(stride == 0 and size > 1 for size, stride in zip(sizes[first:], strides[first:], strict=True)):
+    own_dims = list(zip(sizes[first:], strides[first:], strict=True))
+    if all(size > 0 for size, _ in own_dims) and any(stride == 0 and size > 1 for size, stride in own_dims):
         # One row for all: no memory lies between rows, so a copy must not go past the end of one, and there is no row
         # pitch for TMA to walk, which takes 16-byte alignment for granted.
         pitches += [sizes[first + contiguous] * itemsize, MAX_ALIGN // 2]

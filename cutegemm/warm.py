@@ -110,6 +110,8 @@ def lookup(
     `keywords` are those of `gemm`'s keywords that were given a value other than the default, with their types: 1, 1.0
     and True are equal as keys, and not all of them are valid.
     """
+    if out_dtype is not None and type(out_dtype) is not torch.dtype:
+        return None
     tensors, scalars = [a, b], [alpha]
     if c is not None:
         if beta is None:
