@@ -85,8 +85,8 @@ def gemm(
     ):
         given = (precision, split_k, padding, deterministic, batch_invariant, kernel, jit)
         keywords = tuple((type(value), value) for value in given)
-    plain = warm.lookup(a, b, epilogue, c, alpha, beta, out, out_dtype, keywords)
-    if plain is not None and (result := plain.run()) is not None:
+    result = warm.serve(a, b, epilogue, c, alpha, beta, out, out_dtype, keywords)
+    if result is not None:
         return result
     chosen = options.check(
         precision=precision,
@@ -107,8 +107,9 @@ def gemm(
             from cutegemm import launch  # the DSL, which only a CUDA call needs
 
             launcher = launch.run(prepare(arguments, request, sizes, results))
+            plain = warm.plain(a, b, epilogue, c, alpha, beta, out, out_dtype, keywords)
             if plain is not None:
-                plain.keep(launcher, arguments.graph, results)
+                warm.keep(plain, launcher, arguments.graph, results)
         else:
             reference.run(arguments, results)
     return gather(arguments.graph, results)

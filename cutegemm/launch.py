@@ -45,14 +45,15 @@ class Launcher:
 
         `addresses` are those of `tensors_of(call)`, `floats` are `floats_of(call)`.
         """
-        device = self.device
         # torch's own accessors check on every call that CUDA is initialised; a tensor's being there says so.
-        stream = torch._C._cuda_getCurrentRawStream(device)
-        if torch._C._cuda_getDevice() == device:
-            self._launch(addresses, floats, stream)
-        else:
-            with torch.cuda.device(device):
+        stream = torch._C._cuda_getCurrentRawStream(self.device)
+        if torch._C._cuda_getDevice() != self.device:
+            with torch.cuda.device(self.device):
                 self._launch(addresses, floats, stream)
+        elif self.order is None and self.offsets is None:
+            self.function(*addresses, *self.constants, *floats, stream)
+        else:
+            self._launch(addresses, floats, stream)
 
     def _launch(self, addresses: Sequence[int], floats: Sequence[float], stream: int) -> None:
         if self.order is not None:

@@ -12,7 +12,7 @@ the flat lists, and one loop over the tensors.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,63 +49,67 @@ class Entry:
 _entries: dict[Any, Entry] = {}
 
 
-class Lookup:
-    """A plain call: its key, its tensors in the launcher's order but for outputs that are to be allocated, their
-    addresses, the floats among its scalars, and which tensors are given outputs (`first` to `last`)."""
+class Plain(NamedTuple):
+    """A call that a key can stand for: its tensors in the launcher's order but for outputs that are to be allocated,
+    their addresses, the floats among its scalars, and which tensors are given outputs (`first` to `last`)."""
 
-    __slots__ = ("addresses", "first", "floats", "key", "last", "tensors")
+    key: tuple[Any, ...]
+    tensors: list[Tensor]
+    addresses: list[int]
+    floats: list[float]
+    first: int
+    last: int
 
-    def __init__(
-        self, key: Any, tensors: list[Tensor], addresses: list[int], floats: list[float], first: int, last: int
-    ) -> None:
-        self.key, self.tensors, self.addresses, self.floats = key, tensors, addresses, floats
-        self.first, self.last = first, last
 
-    def run(self) -> Any:
-        """The call's result, or None where there is no entry or the full path has to look at overlaps."""
-        try:
-            entry = _entries.get(self.key)
-        except TypeError:  # an unhashable keyword: the full path names what is wrong with it
+def serve(*arguments: Any) -> Any:
+    """The result of a call that was made before, or None where the full path has to see it; arguments as in `plain`."""
+    call = plain(*arguments)
+    if call is None:
+        return None
+    key, tensors, addresses, floats, first, last = call
+    try:
+        entry = _entries.get(key)
+    except TypeError:  # an unhashable keyword: the full path names what is wrong with it
+        return None
+    if entry is None:
+        return None
+    if entry.fresh:
+        device = tensors[0].device
+        results = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in entry.fresh]
+        addresses[first:first] = [t.data_ptr() for t in results]
+    else:
+        if _may_overlap(entry, addresses, first, last):
             return None
-        if entry is None:
-            return None
-        addresses, first, last = self.addresses, self.first, self.last
-        if entry.fresh:
-            device = self.tensors[0].device
-            results = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in entry.fresh]
-            addresses[first:first] = [t.data_ptr() for t in results]
-        else:
-            if _may_overlap(entry, addresses, first, last):
-                return None
-            results = self.tensors[first:last]
-        entry.launcher(addresses, self.floats)
-        return results[0] if len(results) == 1 else gather(entry.graph, tuple(results))
-
-    def keep(self, launcher: Launcher, graph: Graph, results: tuple[Tensor, ...]) -> None:
-        """Remember what the full path made of this call."""
-        if len(_entries) >= CAPACITY:
-            _entries.clear()
-        own = range(self.first, self.last)
-        layouts = [(t.shape, t.stride(), t.dtype) for t in self.tensors]
-        alike = [
-            (out, i)
-            for out in own
-            for i in range(2, len(layouts))
-            if i not in own and len(layouts[i][0]) > 1 and layouts[i] == layouts[out]
-        ]
-        _entries[self.key] = Entry(
-            launcher=launcher,
-            graph=graph,
-            fresh=() if own else tuple((t.shape, t.dtype) for t in results),
-            reaches=tuple(map(_reach, self.tensors)),
-            elementwise=frozenset(alike),
-        )
+        results = tensors[first:last]
+    entry.launcher(addresses, floats)
+    return results[0] if len(results) == 1 else gather(entry.graph, tuple(results))
 
 
-def lookup(
+def keep(call: Plain, launcher: Launcher, graph: Graph, results: tuple[Tensor, ...]) -> None:
+    """Remember what the full path made of a call."""
+    if len(_entries) >= CAPACITY:
+        _entries.clear()
+    own = range(call.first, call.last)
+    layouts = [(t.shape, t.stride(), t.dtype) for t in call.tensors]
+    alike = [
+        (out, i)
+        for out in own
+        for i in range(2, len(layouts))
+        if i not in own and len(layouts[i][0]) > 1 and layouts[i] == layouts[out]
+    ]
+    _entries[call.key] = Entry(
+        launcher=launcher,
+        graph=graph,
+        fresh=() if own else tuple((t.shape, t.dtype) for t in results),
+        reaches=tuple(map(_reach, call.tensors)),
+        elementwise=frozenset(alike),
+    )
+
+
+def plain(
     a: Any, b: Any, epilogue: Any, c: Any, alpha: Any, beta: Any, out: Any, out_dtype: Any, keywords: tuple[Any, ...]
-) -> Lookup | None:
-    """The lookup of a plain CUDA call; None for any other, which takes the full path.
+) -> Plain | None:
+    """A call on CUDA tensors as a key can stand for it; None for any other, which takes the full path.
 
     `keywords` are those of `gemm`'s keywords that were given a value other than the default, with their types: 1, 1.0
     and True are equal as keys, and not all of them are valid.
@@ -160,7 +164,7 @@ def lookup(
             key += (t.shape, t.stride(), t.dtype, device, address & 15)
     except RuntimeError:  # no strides or no storage: sparse and nested tensors
         return None
-    return Lookup(tuple(key), tensors, addresses, floats, first, last)
+    return Plain(tuple(key), tensors, addresses, floats, first, last)
 
 
 def _may_overlap(entry: Entry, addresses: list[int], first: int, last: int) -> bool:

@@ -20,9 +20,13 @@ def posing_as_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm, "_entries", {})
 
 
-def lookup(**changes: Any) -> warm.Lookup | None:
+def arguments(**changes: Any) -> tuple[Any, ...]:
     call = {"a": A, "b": B, "epilogue": None, "c": None, "alpha": 1.0, "beta": None, "out": OUT, "out_dtype": None}
-    return warm.lookup(*(call | changes).values(), ())
+    return (*(call | changes).values(), ())
+
+
+def serve(**changes: Any) -> Any:
+    return warm.serve(*arguments(**changes))
 
 
 class Launches:
@@ -37,9 +41,9 @@ class Launches:
 
 def kept(**changes: Any) -> Launches:
     launches = Launches()
-    found = lookup(**changes)
-    assert found is not None and found.run() is None
-    found.keep(launches, epilogues.relu.graph, (OUT,))  # type: ignore[arg-type]
+    call = warm.plain(*arguments(**changes))
+    assert call is not None and serve(**changes) is None
+    warm.keep(call, launches, epilogues.relu.graph, (OUT,))  # type: ignore[arg-type]
     return launches
 
 
@@ -66,15 +70,13 @@ def kept(**changes: Any) -> Launches:
     ids=str,
 )
 def test_calls_for_the_full_path(changes: dict[str, Any]) -> None:
-    found = lookup(**changes)
-    assert found is None or found.run() is None
-    if found is not None:
-        hash(found.key)
+    assert warm.plain(*arguments(**changes)) is None
+    assert serve(**changes) is None
 
 
 def test_a_tensor_that_requires_grad_is_plain_without_grad_mode() -> None:
     with torch.no_grad():
-        assert lookup(a=A.clone().requires_grad_()) is not None
+        assert warm.plain(*arguments(a=A.clone().requires_grad_())) is not None
 
 
 @pytest.mark.parametrize(
@@ -96,23 +98,20 @@ def test_a_tensor_that_requires_grad_is_plain_without_grad_mode() -> None:
 )
 def test_calls_that_must_not_share_an_entry(changes: dict[str, Any]) -> None:
     kept()
-    found = lookup(**changes)
-    assert found is not None and found.run() is None
+    assert warm.plain(*arguments(**changes)) is not None
+    assert serve(**changes) is None
 
 
 def test_a_warm_call_launches_with_its_own_addresses_and_floats() -> None:
     launches = kept()
     a, out = torch.zeros(4, 8), torch.empty(4, 6)
-    found = lookup(a=a, out=out, alpha=3)
-    assert found is not None and found.run() is out
+    assert serve(a=a, out=out, alpha=3) is out
     assert launches.calls == [([a.data_ptr(), B.data_ptr(), out.data_ptr()], [3.0])]
 
 
 def test_a_warm_call_allocates_what_is_not_given() -> None:
     launches = kept(out=None)
-    found = lookup(out=None)
-    assert found is not None
-    result = found.run()
+    result = serve(out=None)
     assert result.shape == OUT.shape and result.dtype == OUT.dtype
     assert launches.calls == [([A.data_ptr(), B.data_ptr(), result.data_ptr()], [1.0])]
 
@@ -122,17 +121,13 @@ def test_overlaps_take_the_full_path() -> None:
     a, b, out = pool[:32].view(4, 8), pool[40:88].view(8, 6), pool[96:120].view(4, 6)
     kept(a=a, b=b, out=out)
     for place in (0, 16, 48, 64):
-        found = lookup(a=a, b=b, out=pool[place : place + 24].view(4, 6))
-        assert found is not None and found.run() is None
-    found = lookup(a=a, b=b, out=pool[160:184].view(4, 6))
-    assert found is not None and found.run() is not None
+        assert serve(a=a, b=b, out=pool[place : place + 24].view(4, 6)) is None
+    assert serve(a=a, b=b, out=pool[160:184].view(4, 6)) is not None
 
 
 def test_out_may_be_c_and_nothing_else_there() -> None:
     c = torch.ones(4, 6)
     launches = kept(c=c, out=torch.empty(4, 6))
-    found = lookup(c=c, out=c)
-    assert found is not None and found.run() is c and len(launches.calls) == 1
+    assert serve(c=c, out=c) is c and len(launches.calls) == 1
     shifted = torch.zeros(48)
-    found = lookup(c=shifted[:24].view(4, 6), out=shifted[4:28].view(4, 6))
-    assert found is not None and found.run() is None
+    assert serve(c=shifted[:24].view(4, 6), out=shifted[4:28].view(4, 6)) is None
