@@ -67,7 +67,24 @@ def kept(**changes: Any) -> Launches:
         {"epilogue": epilogues.relu},
         {"epilogue": "relu"},
     ],
-    ids=str,
+    ids=[
+        "dtype mapping",
+        "dtype list",
+        "dtype name",
+        "out list",
+        "out mapping",
+        "numpy",
+        "sparse",
+        "negated",
+        "grad",
+        "str alpha",
+        "bool alpha",
+        "huge alpha",
+        "beta without c",
+        "zero beta",
+        "unbound epilogue",
+        "no epilogue",
+    ],
 )
 def test_calls_for_the_full_path(changes: dict[str, Any]) -> None:
     assert warm.plain(*arguments(**changes)) is None
@@ -94,7 +111,19 @@ def test_a_tensor_that_requires_grad_is_plain_without_grad_mode() -> None:
         {"epilogue": epilogues.relu()},
         {"out_dtype": torch.float32},
     ],
-    ids=str,
+    ids=[
+        "a transposed",
+        "dtype",
+        "shape",
+        "address",
+        "zero alpha",
+        "tensor alpha",
+        "c",
+        "fresh out",
+        "out transposed",
+        "epilogue",
+        "out_dtype",
+    ],
 )
 def test_calls_that_must_not_share_an_entry(changes: dict[str, Any]) -> None:
     kept()
