@@ -15,6 +15,8 @@ from cutegemm.normalize import allocate, check, gather, parse, prepare
 if TYPE_CHECKING:
     from cutegemm.fusion.trace import BoundEpilogue, Epilogue
 
+_AUTO: Literal["auto"] = "auto"
+
 
 def gemm(
     a: Tensor,
@@ -27,8 +29,8 @@ def gemm(
     out: Tensor | Sequence[Tensor] | Mapping[str, Tensor] | None = None,
     out_dtype: torch.dtype | Sequence[torch.dtype | None] | Mapping[str, torch.dtype] | None = None,
     precision: str | None = None,
-    split_k: int | Literal["auto", "stream"] = "auto",
-    padding: Literal["auto", "predicate", "copy"] = "auto",
+    split_k: int | Literal["auto", "stream"] = _AUTO,
+    padding: Literal["auto", "predicate", "copy"] = _AUTO,
     deterministic: bool = True,
     batch_invariant: bool = False,
     kernel: str | None = None,
@@ -76,8 +78,8 @@ def gemm(
     keywords: tuple[Any, ...] = ()
     if (
         precision is not None
-        or split_k != "auto"
-        or padding != "auto"
+        or split_k is not _AUTO
+        or padding is not _AUTO
         or deterministic is not True
         or batch_invariant is not False
         or kernel is not None

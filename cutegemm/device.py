@@ -92,6 +92,8 @@ def lookup(name: str) -> DeviceSpec:
     Raises `UnsupportedArchitectureError` for an architecture, `ArgumentError` for a GPU, that is not in the
     file.
     """
+    if not isinstance(name, str):
+        raise ArgumentError(f"arch={name!r}: expected an architecture such as 'sm_90a' or a GPU's name such as 'H200'")
     table = _table()
     if re.fullmatch(r"sm_\d+[a-z]?", name):
         found = next((cc for cc in table.architectures if name in (a := arch_name(cc), a.rstrip("a"))), None)
@@ -102,13 +104,9 @@ def lookup(name: str) -> DeviceSpec:
     spec = table.by_name.get(_key(name))
     if spec is None:
         near = difflib.get_close_matches(_key(name), table.by_name, n=3)
-        hint = (
-            f"did you mean {', '.join(dict.fromkeys(table.by_name[k].name for k in near))}? " if near else ""
-        )
+        hint = f"did you mean {', '.join(dict.fromkeys(table.by_name[k].name for k in near))}? " if near else ""
         names = ", ".join(gpu.name for gpu in table.gpus)
-        raise ArgumentError(
-            f"unknown GPU {name!r}: {hint}known are {names}, and architectures such as sm_90a"
-        )
+        raise ArgumentError(f"unknown GPU {name!r}: {hint}known are {names}, and architectures such as sm_90a")
     return spec
 
 
@@ -160,9 +158,7 @@ def _driver() -> Any:
     try:
         from cuda.bindings import driver
     except ImportError as error:
-        raise DeviceError(
-            f"cuda-python can't be imported ({error}): pip install 'cuda-python>=13,<14'"
-        ) from error
+        raise DeviceError(f"cuda-python can't be imported ({error}): pip install 'cuda-python>=13,<14'") from error
     return driver
 
 
@@ -181,9 +177,7 @@ def _call(function: str, *args: Any) -> Any:
     driver = _driver()
     status, *values = _invoke(driver, function, *args)
     if status != driver.CUresult.CUDA_SUCCESS:
-        raise DeviceError(
-            f"the driver refused {function}: {status.name}. `cutegemm doctor` says what to check"
-        )
+        raise DeviceError(f"the driver refused {function}: {status.name}. `cutegemm doctor` says what to check")
     return values[0] if values else None
 
 
@@ -225,9 +219,7 @@ def _query(index: int) -> DeviceSpec:
     return spec
 
 
-def _rates(
-    *, name: str, cc: tuple[int, int], sm_count: int, clock_hz: float, hbm_bytes_per_s: float
-) -> DeviceSpec:
+def _rates(*, name: str, cc: tuple[int, int], sm_count: int, clock_hz: float, hbm_bytes_per_s: float) -> DeviceSpec:
     """A spec with the best rates known for a GPU that the driver has named and counted."""
     table = _table()
     plain = table.by_name.get(_key(re.sub(r" MIG .*", "", name)))
@@ -417,9 +409,7 @@ def _check(
 
 def _is_text(value: object, kind: type) -> bool:
     """Whether `value` is a string, or a list of strings, as `kind` asks."""
-    return (
-        isinstance(value, kind) and isinstance(value, (str, list)) and all(isinstance(v, str) for v in value)
-    )
+    return isinstance(value, kind) and isinstance(value, (str, list)) and all(isinstance(v, str) for v in value)
 
 
 def _capability(where: str, text: str) -> tuple[int, int]:

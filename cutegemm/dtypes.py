@@ -62,19 +62,17 @@ _ALIASES = {
 _BY_NAME = {dtype.name: dtype for dtype in _ALL}
 
 
-def lookup(name: str | DType) -> DType:
-    """The `DType` called `name`, in this package's spelling (`"bf16"`) or torch's (`"bfloat16"`).
+def lookup(name: object) -> DType:
+    """The `DType` called `name`, in this package's spelling (`"bf16"`) or torch's (`"bfloat16"`, `torch.bfloat16`).
 
     Raises `DTypeError` for a name that is neither.
     """
     if isinstance(name, DType):
         return name
-    key = name.removeprefix("torch.")
+    key = str(name).removeprefix("torch.")
     found = _BY_NAME.get(_ALIASES.get(key, key))
     if found is None:
-        raise DTypeError(
-            f"unknown dtype {name!r}: expected one of {', '.join(_BY_NAME)} or torch's name for it"
-        )
+        raise DTypeError(f"unknown dtype {name!r}: expected one of {', '.join(_BY_NAME)} or torch's name for it")
     return found
 
 

@@ -6,6 +6,7 @@ launch adds addresses, run-time floats and the stream. `cutegemm.warm` keeps lau
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from cutegemm.dtypes import lookup
 from cutegemm.kernels import abi
 from cutegemm.normalize import Call
 from cutegemm.planner import Plan, plan_problem
+from cutegemm.problem import Problem
 from cutegemm.request import Recipe
 from cutegemm.transpose import transposed
 
@@ -33,7 +35,6 @@ class Launcher:
     more modes than a kernel walks and takes several launches.
     """
 
-    plan: Plan
     function: Any
     device: int
     constants: tuple[int, ...]
@@ -69,6 +70,7 @@ class Launcher:
 def run(call: Call) -> Launcher:
     """Plan, build if need be, and launch `call`; the launcher serves calls of the same metadata again."""
     launcher = prepare(call)
+    torch._C._increment_version(call.results)  # autograd has to notice what it saved being overwritten
     launcher(tuple(t.data_ptr() for t in tensors_of(call)), floats_of(call))
     return launcher
 
@@ -78,7 +80,7 @@ def prepare(call: Call) -> Launcher:
     choice = choose(call)
     kernel = compiler.get(choice.spec, jit=call.options.jit)
     constants, offsets = _constants(choice.recipe, choice.plan.device.sm_count)
-    return Launcher(choice.plan, kernel.function, choice.device, constants, choice.order, offsets)
+    return Launcher(kernel.function, choice.device, constants, choice.order, offsets)
 
 
 class Choice(NamedTuple):
@@ -102,9 +104,15 @@ def choose(call: Call) -> Choice:
     recipe, order = call.recipe, None
     if _better_transposed(recipe):
         recipe, order = transposed(recipe), (1, 0, *range(2, len(tensors_of(call))))
-    plan = plan_problem(recipe.problem, device, kernel=call.options.kernel)
+    plan = _plan(recipe.problem, device, call.options.kernel)
     spec = compiler.Spec(plan.family, plan.config, recipe.problem.signature, device.arch)
     return Choice(plan, spec, recipe, order, index)
+
+
+@functools.lru_cache(maxsize=1024)
+def _plan(problem: Problem, device: DeviceSpec, kernel: str | None) -> Plan:
+    """Planning takes a millisecond or two, and not every call that repeats a problem is one that `warm` can hold."""
+    return plan_problem(problem, device, kernel=kernel)
 
 
 def tensors_of(call: Call) -> list[Tensor]:

@@ -76,9 +76,7 @@ def overlaps(x: View, y: View) -> bool:
     return _solvable(tuple(terms), target)
 
 
-def collapse(
-    sizes: Sequence[int], strides: Sequence[Sequence[int]]
-) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+def collapse(sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
     """Merge dimensions that every tensor walks as one; returns the merged sizes and each tensor's strides.
 
     `strides` holds one sequence per tensor. Size-1 dimensions vanish.

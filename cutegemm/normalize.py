@@ -16,12 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
 
 from cutegemm import dtypes
 from cutegemm.errors import ArgumentError, DeviceError, DTypeError, NotAvailableError, OverlapError
 from cutegemm.fusion import IDENTITY, Graph, as_bound
 from cutegemm.layout import View, overlaps
 from cutegemm.options import Options
+from cutegemm.planner.pin import parse_pin
 from cutegemm.request import (
     SERVED,
     Layout,
@@ -157,20 +159,18 @@ def check_devices(named: Iterable[Named]) -> torch.device:
     (first, tensor), *others = named
     for name, other in others:
         if other.device != tensor.device:
-            raise DeviceError(
-                f"{first} is on {tensor.device}, {name} on {other.device}: expected one device for all"
-            )
+            raise DeviceError(f"{first} is on {tensor.device}, {name} on {other.device}: expected one device for all")
     if tensor.device.type not in SERVED:
         raise DeviceError(f"{first} is on {tensor.device}: expected tensors on cuda or cpu")
     return tensor.device
 
 
 def check_grad(named: Iterable[Named]) -> None:
-    """Raises `NotAvailableError` for a tensor that autograd would have to follow."""
-    if not torch.is_grad_enabled():
-        return
+    """Raises `NotAvailableError` for a tensor that autograd, in either direction, would have to follow."""
     for name, tensor in named:
-        if tensor.requires_grad:
+        if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
+            raise NotAvailableError(f"{name} has a tangent, and forward-mode autograd is not available yet")
+        if tensor.requires_grad and torch.is_grad_enabled():
             raise NotAvailableError(
                 f"{name} requires grad, and autograd is not available yet: expected a detached tensor, or a "
                 "call under torch.no_grad()"
@@ -206,9 +206,10 @@ def check(arguments: Arguments) -> tuple[Request, Sizes]:
         raise ArgumentError(
             f"precision={options.precision!r} is for fp32 inputs, and a is {request.a.dtype}: leave it out"
         )
-    if options.kernel is not None and device.type in ("cpu", "cuda"):
+    if options.kernel is not None:
         _check_kernel(options.kernel, device)
     check_grad((*inputs, *outputs))
+    _check_inference(outputs)
     tiles = [describe(spec) for spec in arguments.graph.operands if spec.kind == "tile"]
     check_overlap(outputs, inputs, ("c", *tiles))
     return request, sizes
@@ -272,11 +273,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 @cache
 def torch_dtype(name: str) -> torch.dtype:
     """The torch dtype of a name in signatures. Raises `DTypeError` for one that torch has not."""
-    return next(
-        dtype
-        for dtype in vars(torch).values()
-        if isinstance(dtype, torch.dtype) and dtype_name(dtype) == name
-    )
+    return next(dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype) and dtype_name(dtype) == name)
 
 
 def gather(graph: Graph, results: tuple[Tensor, ...]) -> Any:
@@ -308,9 +305,9 @@ def _tensor(name: str, value: Any) -> Tensor:
     if not isinstance(value, Tensor):
         raise ArgumentError(f"{name} is {_kind(value)}: expected a torch.Tensor")
     if value.layout != torch.strided or value.is_nested:
-        raise ArgumentError(
-            f"{name} has layout {value.layout}{' (nested)' * value.is_nested}: expected a dense tensor"
-        )
+        raise ArgumentError(f"{name} has layout {value.layout}{' (nested)' * value.is_nested}: expected a dense tensor")
+    if torch._C._functorch.is_functorch_wrapped_tensor(value):
+        raise NotAvailableError(f"{name} is under a torch.func transform (vmap, grad, jvp): not available yet")
     return value
 
 
@@ -328,30 +325,22 @@ def _number(name: str, value: Any) -> Operand:
 def _outs(graph: Graph, out: Any, out_dtype: Any) -> tuple[Tensor | str | None, ...]:
     """For each output the tensor that was given for it, or else the dtype that was asked for."""
     names = tuple(output.name for output in graph.outputs)
-    wanted = [
-        None if d is None else _dtype(d) for d in _per_output("out_dtype", names, out_dtype, spread=True)
-    ]
+    wanted = [None if d is None else _dtype(d) for d in _per_output("out_dtype", names, out_dtype, spread=True)]
     if out is None:
         return tuple(wanted)
     if isinstance(out, Tensor) and len(names) > 1:
         raise ArgumentError(
             f"out is one tensor, and the epilogue has outputs {', '.join(names)}: expected one for each"
         )
-    given = (
-        [out] if len(names) == 1 and isinstance(out, Tensor) else _per_output("out", names, out, spread=False)
-    )
+    given = [out] if len(names) == 1 and isinstance(out, Tensor) else _per_output("out", names, out, spread=False)
     tensors = []
     for i, (value, dtype) in enumerate(zip(given, wanted, strict=True)):
         name = out_name(graph, i)
         tensor = _tensor(name, value)
         if tensor.is_neg() or tensor.is_conj():
-            raise ArgumentError(
-                f"{name} is a lazily negated or conjugated view: expected a plain one to write to"
-            )
+            raise ArgumentError(f"{name} is a lazily negated or conjugated view: expected a plain one to write to")
         if dtype is not None and dtype_name(tensor.dtype) != dtype:
-            raise DTypeError(
-                f"{name} is {dtype_name(tensor.dtype)} and out_dtype asks for {dtype}: give one of them"
-            )
+            raise DTypeError(f"{name} is {dtype_name(tensor.dtype)} and out_dtype asks for {dtype}: give one of them")
         tensors.append(tensor)
     return tuple(tensors)
 
@@ -389,13 +378,20 @@ def _dtype(value: Any) -> str:
 
 def _check_kernel(kernel: str, device: torch.device) -> None:
     if device.type == "cpu" and kernel != "reference":
-        raise ArgumentError(
-            f"kernel={kernel!r} needs CUDA tensors, and a is on cpu: expected None or 'reference'"
-        )
+        raise ArgumentError(f"kernel={kernel!r} needs CUDA tensors, and a is on cpu: expected None or 'reference'")
     if device.type == "cuda" and kernel == "reference":
         raise ArgumentError(
             f"kernel='reference' runs on CPU tensors, and a is on {device}: expected a CUDA family or None"
         )
+    if kernel != "reference":
+        parse_pin(kernel)
+
+
+def _check_inference(outputs: Iterable[Named]) -> None:
+    """Outputs made in inference mode can be written there only, as torch has it."""
+    for name, out in outputs:
+        if out.is_inference() and not torch.is_inference_mode_enabled():
+            raise ArgumentError(f"{name} was made in inference mode: expected a call in inference mode, or a clone")
 
 
 def _scalar(value: Operand) -> Scalar:

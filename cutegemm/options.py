@@ -45,31 +45,35 @@ def check(
         raise NotAvailableError("batch_invariant=True is not available yet: leave it False")
     if kernel is not None and (not isinstance(kernel, str) or not kernel):
         raise ArgumentError(f"kernel={kernel!r}: expected None or a string, 'family' or 'family:key=value,…'")
-    if jit is not None and jit != "forbid":
+    if jit is not None and not (isinstance(jit, str) and jit == "forbid"):
         raise ArgumentError(f"jit={jit!r}: expected None or 'forbid'")
-    return Options(precision, kernel, jit, padding, split_k, deterministic)
+    return Options(precision, kernel, None if jit is None else "forbid", padding, split_k, deterministic)
 
 
 def _precision(value: Any) -> None:
-    if value is None or value == "ieee":
+    if value is None:
         return
     if not isinstance(value, str):
         raise ArgumentError(f"precision={value!r}: expected None, 'ieee' or another mode's name")
+    if value == "ieee":
+        return
     raise NotAvailableError(f"precision={value!r} is not available yet: 'ieee' is served")
 
 
 def _split_k(value: Any) -> None:
-    if value == "auto" or (type(value) is int and value == 1):
+    named = value if isinstance(value, str) else None
+    count = value if type(value) is int else 0
+    if named == "auto" or count == 1:
         return
-    if value == "stream" or (type(value) is int and value > 1):
+    if named == "stream" or count > 1:
         raise NotAvailableError(f"split_k={value!r} is not available yet: 'auto' and 1 are served")
     raise ArgumentError(f"split_k={value!r}: expected 'auto', an int of at least 1, or 'stream'")
 
 
 def _choice(name: str, value: Any, *, served: tuple[str, ...], later: tuple[str, ...]) -> None:
+    if not isinstance(value, str):
+        raise ArgumentError(f"{name}={value!r}: expected one of {', '.join(map(repr, (*served, *later)))}")
     if value in later:
-        raise NotAvailableError(
-            f"{name}={value!r} is not available yet: {' and '.join(map(repr, served))} are served"
-        )
+        raise NotAvailableError(f"{name}={value!r} is not available yet: {' and '.join(map(repr, served))} are served")
     if value not in served:
         raise ArgumentError(f"{name}={value!r}: expected one of {', '.join(map(repr, (*served, *later)))}")

@@ -94,9 +94,7 @@ def alignment(numbers: Iterable[int], *, limit: int = MAX_ALIGN) -> int:
     return bits & -bits
 
 
-def access(
-    role: Role, dtype: str, sizes: Sequence[int], strides: Sequence[int], *, address: int = 0
-) -> Access:
+def access(role: Role, dtype: str, sizes: Sequence[int], strides: Sequence[int], *, address: int = 0) -> Access:
     """The `Access` of a tensor in `role`, from its metadata.
 
     `sizes` and `strides` (in elements) end in the role's own dimensions: two, or one for a Row or Col; what
@@ -117,11 +115,12 @@ def access(
         for i, (size, stride) in enumerate(zip(sizes, strides, strict=True))
         if size > 1 and i != first + contiguous
     ]
-    own_dims = list(zip(sizes[first:], strides[first:], strict=True))
-    if all(size > 0 for size, _ in own_dims) and any(stride == 0 and size > 1 for size, stride in own_dims):
-        # One row for all: no memory lies between rows, so a copy must not go past the end of one, and there is no row
-        # pitch for TMA to walk, which takes 16-byte alignment for granted.
-        pitches += [sizes[first + contiguous] * itemsize, MAX_ALIGN // 2]
+    row = sizes[first + contiguous]
+    others = [(sizes[i], strides[i]) for i in range(first, len(sizes)) if i != first + contiguous]
+    if any(size > 1 and stride < row for size, stride in others):
+        # Rows that are one or overlap: a copy must not go past the end of one, where nothing may follow, and TMA, which
+        # takes 16-byte alignment for granted, wants rows that follow one another.
+        pitches += [row * itemsize, MAX_ALIGN // 2]
     return Access(dtype, _MAJORS[role][contiguous], alignment((address, *pitches)))
 
 

@@ -21,7 +21,7 @@ def run(arguments: Arguments, results: tuple[Tensor, ...]) -> None:
     and saturates. Nothing is written before everything is computed.
     """
     dtype = torch.float64 if arguments.a.dtype == torch.float64 else torch.float32
-    with torch.no_grad():
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
         for result, value in zip(results, _outputs(arguments, dtype), strict=True):
             result.copy_(cast(value, result.dtype))
 
@@ -51,7 +51,7 @@ def gemm64(
         out_dtype=None,
         options=options.Options(),
     )
-    with torch.no_grad():
+    with torch.no_grad(), torch.autocast(a.device.type, enabled=False):
         values = _outputs(arguments, torch.float64)
     return gather(arguments.graph, tuple(values))
 
@@ -78,10 +78,8 @@ def cast(value: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _outputs(arguments: Arguments, dtype: torch.dtype) -> tuple[Tensor, ...]:
     operands = arguments.operands
-    if (
-        arguments.a.dtype == torch.float64
-    ):  # a number passed to evaluate is rounded to fp32, as kernels take it
-        operands = tuple(torch.tensor(o, dtype=dtype) if isinstance(o, float) else o for o in operands)
+    if arguments.a.dtype == torch.float64:  # a number passed to evaluate is rounded to fp32, as kernels take it
+        operands = tuple(torch.tensor(o, dtype=dtype, device="cpu") if isinstance(o, float) else o for o in operands)
     return evaluate(arguments.graph, accumulate(arguments, dtype), operands, dtype=dtype)
 
 
@@ -91,7 +89,7 @@ def _scaled(value: Tensor, factor: Operand, precise: bool) -> Tensor:
         return torch.where(factor == 0, torch.zeros_like(value), value * factor.to(value.dtype))
     if factor == 1:
         return value
-    rounded = torch.tensor(factor, dtype=torch.float64 if precise else torch.float32).item()
+    rounded = torch.tensor(factor, dtype=torch.float64 if precise else torch.float32, device="cpu").item()
     return value * rounded
 
 

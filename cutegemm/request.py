@@ -129,9 +129,7 @@ def validate(request: Request) -> Sizes:
     _check_dtypes(request)
     for name, matrix, dims in (("a", a, "(…, M, K)"), ("b", b, "(…, K, N)")):
         if len(matrix.shape) < 2:
-            raise ShapeError(
-                f"{name} has shape {_show(matrix.shape)}: expected at least 2 dimensions, {dims}"
-            )
+            raise ShapeError(f"{name} has shape {_show(matrix.shape)}: expected at least 2 dimensions, {dims}")
     (m, k), (k_b, n) = a.shape[-2:], b.shape[-2:]
     if k != k_b:
         raise ShapeError(
@@ -140,9 +138,7 @@ def validate(request: Request) -> Sizes:
         )
     batch = _broadcast(a.shape, b.shape)
     if graph.has_pair and n % 2:
-        raise ShapeError(
-            f"N is {n} (b {_show(b.shape)}), and the epilogue pairs its columns: expected an even N"
-        )
+        raise ShapeError(f"N is {n} (b {_show(b.shape)}), and the epilogue pairs its columns: expected an even N")
     if request.c is not None:
         _check_shape("c", request.c.shape, ((*batch, m, n),))
     for spec, operand in zip(graph.operands, request.operands, strict=True):
@@ -179,9 +175,7 @@ def lower(request: Request, sizes: Sizes) -> Recipe:
     if request.alpha == "zero":
         k = 0
     c = request.c if request.beta != "zero" else None
-    outs = [
-        o if isinstance(o, Meta) else _fresh(*made) for o, made in zip(request.outs, outputs, strict=True)
-    ]
+    outs = [o if isinstance(o, Meta) else _fresh(*made) for o, made in zip(request.outs, outputs, strict=True)]
     operands = list(zip(request.graph.operands, request.operands, strict=True))
     tensors: list[tuple[Role, Meta]] = [("a", request.a), ("b", request.b)]
     tensors += [("c", c)] if c is not None else []
@@ -230,9 +224,7 @@ def _scalar_access(operand: Scalar) -> tuple[None, Access] | None:
     """The place of a Scalar operand: a number, or a 0-d tensor. None for any other operand."""
     if not isinstance(operand, Meta):
         return None, Access("fp32", "float", 4)
-    return (
-        (None, access("scalar", operand.dtype, (), (), address=operand.phase)) if not operand.shape else None
-    )
+    return (None, access("scalar", operand.dtype, (), (), address=operand.phase)) if not operand.shape else None
 
 
 def _fresh(shape: Shape, dtype: str) -> Meta:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-from cutegemm.fusion.trace import BoundEpilogue
+from cutegemm.fusion.trace import BoundEpilogue, Epilogue
 from cutegemm.normalize import gather
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def serve(*arguments: Any) -> Any:
         if _may_overlap(entry, addresses, first, last):
             return None
         results = tensors[first:last]
+        torch._C._increment_version(results)  # autograd has to notice what it saved being overwritten
     entry.launcher(addresses, floats)
     return results[0] if len(results) == 1 else gather(entry.graph, tuple(results))
 
@@ -116,6 +118,8 @@ def plain(
     """
     if out_dtype is not None and type(out_dtype) is not torch.dtype:
         return None
+    if forward_ad._current_level >= 0:
+        return None
     tensors, scalars = [a, b], [alpha]
     if c is not None:
         if beta is None:
@@ -129,12 +133,16 @@ def plain(
     first = len(tensors)
     if out is not None:
         if type(out) is tuple:
+            if not out:
+                return None
             tensors += out
         else:
             tensors.append(out)
     last = len(tensors)
     identity = None
     if epilogue is not None:
+        if type(epilogue) is Epilogue and not epilogue.graph.operands:
+            epilogue = epilogue()
         if type(epilogue) is not BoundEpilogue:
             return None
         identity = epilogue.graph.identity

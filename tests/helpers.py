@@ -56,9 +56,7 @@ def expect(a: Tensor, b: Tensor, **keywords: Any) -> list[Expectation]:
     return [Expectation(spec.name, value, low, high) for spec, value, low, high in outputs]
 
 
-def check(
-    result: Tensor | Sequence[Tensor], a: Tensor, b: Tensor, *, nan: bool = False, **keywords: Any
-) -> None:
+def check(result: Tensor | Sequence[Tensor], a: Tensor, b: Tensor, *, nan: bool = False, **keywords: Any) -> None:
     """Assert that `result` is a right result of `gemm(a, b, **keywords)`, in its own dtype.
 
     `nan=True` asks for NaN exactly where the oracle has it; otherwise a NaN there is the test's mistake.
@@ -73,9 +71,7 @@ def check(
 def assert_within(result: Tensor, expected: Expectation, *, nan: bool = False) -> None:
     """Assert that every element of `result` is in `expected`'s range, rounded to the result's dtype."""
     name, value, low, high = expected
-    assert result.shape == value.shape, (
-        f"{name} has shape {tuple(result.shape)}, expected {tuple(value.shape)}"
-    )
+    assert result.shape == value.shape, f"{name} has shape {tuple(result.shape)}, expected {tuple(value.shape)}"
     is_nan = value.isnan()
     assert nan or not is_nan.any(), f"{name}: the oracle has NaN; say nan=True if that is what is tested"
     # Rounding is monotone, so the range's ends round to the range of right results, infinities included.
@@ -200,9 +196,7 @@ class Guarded:
     def assert_intact(self) -> None:
         """Assert that nothing outside the view was written."""
         changed = (self._outside & (self._bytes != self._before)).nonzero().flatten()
-        assert not len(changed), (
-            f"{len(changed)} bytes outside of the output were written, first at {int(changed[0])}"
-        )
+        assert not len(changed), f"{len(changed)} bytes outside of the output were written, first at {int(changed[0])}"
 
     def assert_untouched(self) -> None:
         """Assert that nothing was written at all."""

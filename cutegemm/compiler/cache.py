@@ -82,7 +82,8 @@ def clear_memory() -> None:
 
 def _from_disk_or_compiler(spec: Spec, jit: str | None) -> Kernel:
     wanted = _wanted_directory()
-    function = _load(wanted, spec)  # which may be a filled cache that can only be read
+    # It may be a filled cache that can only be read.
+    function = _load(wanted, spec) if _trusted(wanted) else None
     if function is not None:
         return Kernel(spec, function, "disk")
     if jit == "forbid":
@@ -187,12 +188,23 @@ def _usable(directory: Path) -> Path:
     try:
         if directory.parts[:1] == ("~",):  # left over where the user has no home directory
             raise FileNotFoundError("there is no home directory")
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _trusted(directory):
+            raise PermissionError("others own it or may write to it")
         with tempfile.TemporaryFile(dir=directory):
             return directory
     except OSError as error:
         _warn_not_kept(directory, error)
         return _scratch()
+
+
+def _trusted(directory: Path) -> bool:
+    """Whether only this user and root can have put files there: kernels are code, and run as whoever loads them."""
+    try:
+        status = directory.stat()
+    except OSError:
+        return False
+    return status.st_uid in (0, os.getuid()) and not status.st_mode & 0o002
 
 
 def _warn_not_kept(directory: Path, error: OSError) -> None:

@@ -13,6 +13,7 @@ alone.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import keyword
 import struct
@@ -146,6 +147,13 @@ class Graph:
         Raises `EpilogueError` when an output's name occurs twice, or when the widths do not fit (two
         `pair`s).
         """
+        return _composed((self, self._names), (following, following._names))
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(spec.name for spec in self.operands)
+
+    def _then(self, following: Graph) -> Graph:
         builder = Builder()
         earlier = builder.replay(self, None, 0)
         primary, *carried = ((spec.name, earlier[spec.node]) for spec in self.outputs)
@@ -421,3 +429,9 @@ def _identity_graph() -> Graph:
 
 #: D = acc: the graph of a call without an epilogue.
 IDENTITY = _identity_graph()
+
+
+@functools.lru_cache(maxsize=1024)
+def _composed(first: tuple[Graph, tuple[str, ...]], following: tuple[Graph, tuple[str, ...]]) -> Graph:
+    """`first.then(following)`: callers compose anew on every call. Equal graphs may name their operands differently."""
+    return first[0]._then(following[0])

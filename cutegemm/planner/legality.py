@@ -34,11 +34,7 @@ class Refusal:
 
 def refusal(problem: Problem, family: Family[Any], config: Any, device: DeviceSpec) -> Refusal | None:
     """Why `config` of `family` cannot serve `problem` on `device`, or None where it can."""
-    return (
-        _family_refusal(problem, family, device)
-        or _size_refusal(problem)
-        or family.refuse(problem, config, device)
-    )
+    return _family_refusal(problem, family, device) or _size_refusal(problem) or family.refuse(problem, config, device)
 
 
 def extent_refusal(problem: Problem, rows: int, columns: int, depth: int) -> Refusal | None:

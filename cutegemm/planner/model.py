@@ -69,9 +69,7 @@ class Model(Protocol[C_contra]):
         """The modelled time of a configuration that is legal there."""
 
 
-def operand_bytes(
-    problem: Problem, device: DeviceSpec, tile_m: int, raster: int, columns: int, slots: int
-) -> float:
+def operand_bytes(problem: Problem, device: DeviceSpec, tile_m: int, raster: int, columns: int, slots: int) -> float:
     """Bytes of A and B read from device memory, given the raster.
 
     `slots` tiles are in flight together, of which a row of D has `columns`. Blocks walk groups of `raster` tile rows
@@ -100,8 +98,8 @@ def overlap(x: float, y: float, z: float) -> float:
 def epilogue_costs(problem: Problem, device: DeviceSpec, sm_clocks: float) -> tuple[float, float]:
     """Bytes that the epilogue exchanges with device memory, and SM clocks per element of A @ B.
 
-    An element is staged through shared memory, computed on, and read and written at each tensor's width. Rows
-    and columns are too few to count.
+    An element is shuffled to its row's lane (what passing it through shared memory would take), computed on, and read
+    and written at each tensor's width. Rows and columns are too few to count.
     """
     signature = problem.signature
     graph = signature.epilogue

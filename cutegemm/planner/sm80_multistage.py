@@ -83,10 +83,10 @@ def _tile_refusal(config: Config) -> Refusal | None:
     # The epilogue transposes 32 columns of a warp tile at a time.
     if config.warp_n % 32:
         return Refusal("warp tile", f"warp tile width {config.warp_n}: must be a multiple of 32")
-    # The swizzle permutes the 16-byte chunks of rows of 32, 64 or 128 bytes, whichever operand dimension they
-    # run along.
-    if config.tile_k not in (16, 32, 64):
-        return Refusal("swizzle", f"tile_k={config.tile_k}: must be 16, 32 or 64")
+    # The swizzle permutes the 16-byte chunks of rows of 64 or 128 bytes; and a k-tile has two 16-deep blocks or more,
+    # for the next tile's copies are started before the last one.
+    if config.tile_k not in (32, 64):
+        return Refusal("swizzle", f"tile_k={config.tile_k}: must be 32 or 64")
     for name, tile in (("tile_m", config.tile_m), ("tile_n", config.tile_n)):
         if tile not in (16, 32) and tile % 64:
             return Refusal("swizzle", f"{name}={tile}: must be 16, 32 or a multiple of 64")

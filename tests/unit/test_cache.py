@@ -382,3 +382,16 @@ def test_processes_that_race_on_an_empty_cache_compile_once(folder: Path) -> Non
     assert done.stderr.count("compiling sm80_multistage") == 1
     assert not list(folder.glob(".write-*"))
     assert get(SPEC, jit="forbid").origin == "disk"
+
+
+def test_a_folder_that_others_may_write_to_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(shared))
+    cache._usable.cache_clear()
+    with pytest.warns(RuntimeWarning, match="others own it or may write to it"):
+        assert cache.cache_directory() != shared
+    shared.chmod(0o755)
+    cache._usable.cache_clear()
+    assert cache.cache_directory() == shared

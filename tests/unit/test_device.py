@@ -224,9 +224,7 @@ class FakeDriver(types.ModuleType):
         return _Result.CUDA_SUCCESS, driver.CUdevice(self.context)
 
 
-def play(
-    monkeypatch: pytest.MonkeyPatch, *gpus: tuple[str, dict[str, int]], current: int | None = None
-) -> None:
+def play(monkeypatch: pytest.MonkeyPatch, *gpus: tuple[str, dict[str, int]], current: int | None = None) -> None:
     bindings = types.ModuleType("cuda.bindings")
     bindings.driver = FakeDriver(list(gpus), current)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "cuda.bindings", bindings)

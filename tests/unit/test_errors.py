@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import cutegemm
-from cutegemm import ArgumentError, CuteGemmError, DTypeError, ShapeError, interleave
+from cutegemm import ArgumentError, CuteGemmError, DTypeError, ShapeError, gemm, interleave
 
 
 def ones(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -44,3 +44,20 @@ def test_every_public_name_is_there() -> None:
     assert set(cutegemm.__all__) <= set(dir(cutegemm))
     with pytest.raises(AttributeError, match="no attribute 'gem'"):
         cutegemm.gem  # noqa: B018
+
+
+@pytest.mark.parametrize("keyword", ["split_k", "padding", "precision", "jit", "deterministic", "kernel"])
+def test_an_array_is_no_value_of_a_keyword(keyword: str) -> None:
+    a, b = torch.ones(2, 3), torch.ones(3, 2)
+    with pytest.raises(CuteGemmError, match=keyword):
+        gemm(a, b, **{keyword: torch.ones(2).numpy()})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kernel", ["bogus", "sm80_multistage:tiles=1", "small_m"])
+def test_a_pin_is_read_without_data_too(kernel: str) -> None:
+    a, b = (
+        torch.empty(2, 3, device="meta", dtype=torch.bfloat16),
+        torch.empty(3, 2, device="meta", dtype=torch.bfloat16),
+    )
+    with pytest.raises(CuteGemmError, match=kernel.partition(":")[0]):
+        gemm(a, b, kernel=kernel)

@@ -479,3 +479,22 @@ def test_builder_refuses_wrong_types_and_outputs() -> None:
     for name in ("", "a b", "class", "_x"):
         with pytest.raises(EpilogueError, match="can't be a NamedTuple's field"):
             builder.finish([], [(name, acc)])
+
+
+def test_composing_again_is_a_look_up() -> None:
+    from cutegemm.fusion import epilogue as trace
+
+    @trace
+    def first(acc, left: Row):
+        return acc + left
+
+    @trace
+    def second(acc, right: Row):
+        return acc * right
+
+    @trace
+    def renamed(acc, other: Row):
+        return acc * other
+
+    assert first.graph.then(second.graph) is first.graph.then(second.graph)
+    assert [spec.name for spec in first.graph.then(renamed.graph).operands] == ["left", "other"]

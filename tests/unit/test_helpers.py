@@ -233,9 +233,7 @@ def test_guards_notice_a_write_anywhere_outside(dtype: torch.dtype, strides, off
     with pytest.raises(AssertionError, match="were written"):
         guarded.assert_untouched()
 
-    elements = guarded.tensor.as_strided(
-        (guarded.tensor.untyped_storage().nbytes() // dtype.itemsize,), (1,), 0
-    )
+    elements = guarded.tensor.as_strided((guarded.tensor.untyped_storage().nbytes() // dtype.itemsize,), (1,), 0)
     start, shape, steps = guarded.tensor.storage_offset(), (5, 7), guarded.tensor.stride()
     inside = {start + i * steps[0] + j * steps[1] for i in range(shape[0]) for j in range(shape[1])}
     outside = [i for i in range(len(elements)) if i not in inside]

@@ -146,7 +146,8 @@ def test_a_device_scalar_may_be_fp64_and_a_float_one_is_anything() -> None:
         ({"tile_n": 96}, "warp tile", "width 48"),
         ({"tile_k": 48}, "swizzle", "tile_k=48"),
         ({"tile_m": 96, "warps_m": 2}, "swizzle", "tile_m=96"),
-        ({"tile_n": 64, "tile_k": 16, "warps_m": 8}, "copies", "128 copies .* 512 threads"),
+        ({"tile_k": 16}, "swizzle", "tile_k=16"),
+        ({"tile_n": 64, "warps_m": 8}, "copies", "256 copies .* 512 threads"),
         ({"tile_m": 1024, "tile_n": 1024, "warps_m": 16, "warps_n": 16}, "threads", "8192 threads"),
     ],
 )
@@ -194,9 +195,7 @@ def test_estimated_registers_are_close_to_what_ptxas_counts(align: int, counted:
         (128, 64, 64, 2, 2),
         (64, 64, 64, 2, 2),
     ]
-    configs = [
-        Config(m, n, k, 4, warps_m, warps_n) for m, n, k, warps_m, warps_n in (*tiles, (64, 64, 32, 2, 2))
-    ]
+    configs = [Config(m, n, k, 4, warps_m, warps_n) for m, n, k, warps_m, warps_n in (*tiles, (64, 64, 32, 2, 2))]
     for config, count in zip(configs, counted, strict=True):
         assert config.registers(wide, wide) == pytest.approx(count, abs=18), config
 

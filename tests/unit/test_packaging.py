@@ -102,17 +102,13 @@ def test_a_wheel_holds_every_package_and_imports(tmp_path: Path) -> None:
     }
     assert in_tree <= names
     assert {"cutegemm/epilogues/bias.py", "cutegemm/hand_kernels/__init__.py"} <= names
-    assert not [
-        name for name in names if name.startswith(("epilogues/", "hand_kernels/", "tests/", "benchmarks/"))
-    ]
+    assert not [name for name in names if name.startswith(("epilogues/", "hand_kernels/", "tests/", "benchmarks/"))]
     code = (
         "import cutegemm, cutegemm.epilogues as e, cutegemm.hand_kernels as h, cutegemm.planner\n"
         "print(cutegemm.plan(64, 64, 64, arch='sm_90a', epilogue=e.bias_gelu).kernel)\n"
         "print(cutegemm.__file__, h.__file__, e.__file__, sep='\\n')"
     )
     env = {**os.environ, "PYTHONPATH": str(site)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=env, cwd="/", capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], env=env, cwd="/", capture_output=True, text=True, check=True)
     kernel, *files = done.stdout.splitlines()
     assert kernel.startswith("sm80_multistage:") and all(file.startswith(str(site)) for file in files)

@@ -334,9 +334,7 @@ def test_narrow_copies_cost_more() -> None:
     assert times[-1] > 2 * times[0]
 
 
-@given(
-    m=st.integers(1, 8192), n=st.integers(1, 8192), k=st.integers(0, 8192), config=st.sampled_from(CONFIGS)
-)
+@given(m=st.integers(1, 8192), n=st.integers(1, 8192), k=st.integers(0, 8192), config=st.sampled_from(CONFIGS))
 def test_more_of_k_never_takes_less_time(m: int, n: int, k: int, config: Config) -> None:
     problem = contiguous_problem(m, n, k, layout="tn", align=16)
     assume(refusal(problem, FAMILIES["sm80_multistage"], config, H200) is None)
@@ -508,3 +506,13 @@ def test_to_dict_is_json_with_a_schema() -> None:
     refused = [c["refused"]["rule"] for c in data["candidates"] if "refused" in c]
     assert set(refused) <= {"shared memory", "registers", "architecture"}
     assert "shared memory" in refused  # sm_86 has 99 KiB for a block
+
+
+def test_names_that_are_no_strings() -> None:
+    import torch
+
+    assert plan(64, 64, 64, dtype=torch.bfloat16, arch="H200").problem.signature.a.dtype == "bf16"  # type: ignore[arg-type]
+    with pytest.raises(DTypeError, match="None"):
+        plan(64, 64, 64, dtype=None, arch="H200")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="arch=90"):
+        plan(64, 64, 64, arch=90)  # type: ignore[arg-type]

@@ -179,9 +179,7 @@ def test_collapse_keeps_what_every_index_reaches(data: st.DataObject) -> None:
 
     def reached(sizes, strides):
         indices = itertools.product(*map(range, sizes))
-        return sorted(
-            tuple(sum(i * s for i, s in zip(index, t, strict=True)) for t in strides) for index in indices
-        )
+        return sorted(tuple(sum(i * s for i, s in zip(index, t, strict=True)) for t in strides) for index in indices)
 
     assert reached(merged, merged_strides) == reached(sizes, strides)
     assert len(merged) <= len(sizes) and 1 not in merged
@@ -223,9 +221,7 @@ def request(**changes) -> Request:
 
 
 def test_a_request_lowers_to_its_problem() -> None:
-    asked = request(
-        c=contiguous("fp32", 5, 32, 48, phase=8), beta="float", alpha=contiguous("fp16"), outs=("fp32",)
-    )
+    asked = request(c=contiguous("fp32", 5, 32, 48, phase=8), beta="float", alpha=contiguous("fp16"), outs=("fp32",))
     recipe = lower(asked, validate(asked))
     problem = recipe.problem
     assert (problem.m, problem.n, problem.k, problem.batch, problem.flops) == (

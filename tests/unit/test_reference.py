@@ -119,9 +119,7 @@ def test_casts_to_floats_are_torchs() -> None:
         assert torch.equal(cast(x, dtype).nan_to_num(7), x.to(dtype).nan_to_num(7))
 
 
-@pytest.mark.parametrize(
-    ("dtype", "low", "high"), [(torch.int8, -128, 127), (torch.int32, -(2**31), 2**31 - 1)]
-)
+@pytest.mark.parametrize(("dtype", "low", "high"), [(torch.int8, -128, 127), (torch.int32, -(2**31), 2**31 - 1)])
 def test_casts_to_integers_round_to_even_and_saturate(dtype, low, high) -> None:
     x = torch.tensor([0.5, 1.5, 2.5, -0.5, -1.5, 1e30, -1e30, torch.inf, -torch.inf, torch.nan])
     assert cast(x, dtype).tolist() == [0, 2, 2, 0, -2, high, low, high, low, 0]

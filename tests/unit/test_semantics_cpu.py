@@ -111,9 +111,7 @@ def test_a_huge_meta_result_has_64_bit_strides() -> None:
     a = torch.empty(2, 49152, 64, dtype=BF16, device="meta")
     b = torch.empty(2, 64, 65536, dtype=BF16, device="meta")
     result = gemm(a, b)
-    assert (
-        result.is_meta and result.shape == (2, 49152, 65536) and result.stride() == (3_221_225_472, 65536, 1)
-    )
+    assert result.is_meta and result.shape == (2, 49152, 65536) and result.stride() == (3_221_225_472, 65536, 1)
     huge = torch.empty(2, 49152, 65536, dtype=BF16, device="meta")
     assert gemm(huge, huge.mT).stride() == (49152 * 49152, 49152, 1)
 

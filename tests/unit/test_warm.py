@@ -64,8 +64,9 @@ def kept(**changes: Any) -> Launches:
         {"alpha": 10**400},
         {"beta": 0.5},
         {"c": OUT, "beta": 0},
-        {"epilogue": epilogues.relu},
+        {"epilogue": epilogues.bias},
         {"epilogue": "relu"},
+        {"out": ()},
     ],
     ids=[
         "dtype mapping",
@@ -84,6 +85,7 @@ def kept(**changes: Any) -> Launches:
         "zero beta",
         "unbound epilogue",
         "no epilogue",
+        "no outputs",
     ],
 )
 def test_calls_for_the_full_path(changes: dict[str, Any]) -> None:
@@ -160,3 +162,23 @@ def test_out_may_be_c_and_nothing_else_there() -> None:
     assert serve(c=c, out=c) is c and len(launches.calls) == 1
     shifted = torch.zeros(48)
     assert serve(c=shifted[:24].view(4, 6), out=shifted[4:28].view(4, 6)) is None
+
+
+def test_an_epilogue_without_operands_needs_no_call() -> None:
+    launches = kept(epilogue=epilogues.relu())
+    assert serve(epilogue=epilogues.relu) is OUT and len(launches.calls) == 1
+
+
+def test_autograd_notices_a_warm_write() -> None:
+    kept()
+    out = torch.empty(4, 6)
+    before = out._version
+    assert serve(out=out) is out
+    assert out._version == before + 1
+
+
+def test_forward_mode_takes_the_full_path() -> None:
+    kept()
+    with torch.autograd.forward_ad.dual_level():
+        assert serve() is None
+    assert serve() is OUT
