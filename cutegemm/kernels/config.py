@@ -140,8 +140,9 @@ class Config:
         return spelled(self.options())
 
 
-#: Every configuration that `sm80_multistage` is built in. Large tiles read the least through L2 and shared memory
-#: (bf16 4096 x 4096 x 4096 on an H200, 2026-11: 128x256x64 446 TFLOP/s, 128x128x64 412, 64x64x64 280), and those of
+#: Every configuration that `sm80_multistage` is built in. Large tiles read the least through L2 and shared memory (bf16
+#: 4096 x 4096 x 4096 in bursts of milliseconds on an H200, 2026-11: 128x256x64 446 TFLOP/s, 128x128x64 399, 64x64x64
+#: 273; under sustained load the clock is lower), and those of
 #: 32 along K fit a GPU with 99 KiB for a block; small ones fill the GPU when D is small. A warp tile of 64x64 leaves no
 #: registers for plain loads: tiles of eight warps and small ones serve those.
 CONFIGS: tuple[Config, ...] = (

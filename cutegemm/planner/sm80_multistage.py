@@ -37,7 +37,7 @@ _WARP_TILE_MAX = 64  # a larger warp tile leaves no registers beside its accumul
 #: ldmatrix issue.
 K_STEP_LATENCY = 40
 #: A block's barrier between k-tiles, with the refill of its tensor pipes behind it: what sets 128x256x64 (446 TFLOP/s)
-#: apart from 128x256x32 (396) on bf16 4096 x 4096 x 4096 (H200, 2026-11).
+#: apart from 128x256x32 (393) on bf16 4096 x 4096 x 4096 (H200, 2026-11).
 BARRIER = 200
 #: SM clocks per warp-wide copy: cp.async with its address and predicate, and a plain load with its store
 #: (estimated).
