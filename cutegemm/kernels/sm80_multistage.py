@@ -33,6 +33,7 @@ from cutlass.memory import SmemAllocator
 from cutegemm.kernels import abi
 from cutegemm.kernels.config import PLACE_BYTES, Config, vector_elements
 from cutegemm.kernels.cute_types import NUMERIC
+from cutegemm.kernels.scheduler import tile_at
 from cutegemm.kernels.tile_loader import ITEMSIZE, SharedTile, TileLoader
 from cutegemm.kernels.warp_epilogue import WarpEpilogue
 
@@ -105,15 +106,11 @@ class MultistageGemm:
         )  # fmt: skip
 
     def _tile(self, v: dict[str, Any]) -> tuple[Any, Any, Any, Any]:
-        """(tile row, tile column, l0, l1) of this CTA: groups of `raster` tile rows, walked down their columns."""
+        """(tile row, tile column, l0, l1) of this CTA."""
         rows, columns = cute.ceil_div(v["m"], self.config.tile_m), cute.ceil_div(v["n"], self.config.tile_n)
         block, _, _ = cute.arch.block_idx()
-        batch, index = block // (rows * columns), block % (rows * columns)
-        per_group = self.config.raster * columns
-        first = (index // per_group) * self.config.raster
-        height = cutlass.min(rows - first, self.config.raster)
-        within = index % per_group
-        return first + within % height, within // height, batch % v["l0"], batch // v["l0"]
+        batch, row, column = tile_at(block, rows, columns, self.config.raster)
+        return row, column, batch % v["l0"], batch // v["l0"]
 
     def _prepare(self, name: str, shared: SharedTile, tid: Any, v: dict[str, Any], extent: Any, origin: Any, l0: Any,
                  l1: Any, smem: Any) -> Any:  # fmt: skip

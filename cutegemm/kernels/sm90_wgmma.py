@@ -44,6 +44,7 @@ from cutlass.memory import SmemAllocator
 from cutegemm.kernels import abi
 from cutegemm.kernels.config import OPERAND_BYTES
 from cutegemm.kernels.cute_types import NUMERIC
+from cutegemm.kernels.scheduler import tile_at
 from cutegemm.kernels.warp_epilogue import WarpEpilogue
 from cutegemm.kernels.wgmma_config import CONSUMERS, WARPGROUP, WgmmaConfig
 
@@ -223,14 +224,8 @@ class WgmmaGemm:
         """(tile row, tile column, l0, l1) of a cluster's `index`-th tile for the CTA at (rank_m, rank_n)."""
         cfg = self.config
         rows, columns = self._cluster_rows(v), self._cluster_columns(v)
-        batch, place = index // (rows * columns), index % (rows * columns)
-        height_max = cutlass.max(1, cfg.raster // cfg.cluster_m)
-        per_group = height_max * columns
-        top = (place // per_group) * height_max
-        height = cutlass.min(rows - top, height_max)
-        within = place % per_group
-        row = (top + within % height) * cfg.cluster_m + rank_m
-        column = (within // height) * cfg.cluster_n + rank_n
+        batch, top, left = tile_at(index, rows, columns, max(1, cfg.raster // cfg.cluster_m))
+        row, column = top * cfg.cluster_m + rank_m, left * cfg.cluster_n + rank_n
         return row, column, batch % v["l0"], batch // v["l0"]
 
     @cute.jit

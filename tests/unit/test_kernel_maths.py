@@ -1,0 +1,69 @@
+"""The kernels' index arithmetic on plain integers: the walk over D's tiles, and the swizzled shared-memory tiles."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cutegemm.kernels.scheduler import tile_at
+from cutegemm.kernels.tile_loader import CHUNK_BYTES, CHUNK_ELEMENTS, ITEMSIZE, SharedTile
+
+SIZES = st.integers(1, 40)
+
+
+@given(SIZES, SIZES, st.integers(1, 3), st.sampled_from([1, 4, 8, 16]))
+def test_the_walk_visits_every_tile_once(rows: int, columns: int, batch: int, group: int) -> None:
+    walk = [tile_at(i, rows, columns, group) for i in range(batch * rows * columns)]
+    assert sorted(walk) == [(l, m, n) for l in range(batch) for m in range(rows) for n in range(columns)]  # noqa: E741
+
+
+def test_the_walk_goes_down_the_columns_of_a_group() -> None:
+    assert [tile_at(i, 5, 3, 2)[1:] for i in range(15)] == [
+        *((0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)),
+        *((2, 0), (3, 0), (2, 1), (3, 1), (2, 2), (3, 2)),
+        *((4, 0), (4, 1), (4, 2)),
+    ]
+
+
+@given(st.integers(20, 40), st.integers(20, 40))
+def test_tiles_in_flight_share_operands(rows: int, columns: int) -> None:
+    """132 consecutive tiles of a large D meet few rows and columns: a square of them would meet 23."""
+    for start in range(0, rows * columns - 132, 132):
+        flight = [tile_at(i, rows, columns, 8)[1:] for i in range(start, start + 132)]
+        assert len({m for m, _ in flight}) + len({n for _, n in flight}) <= 8 + 8 + columns
+
+
+TILES = [
+    SharedTile(tile_mn, tile_k, 3, k_major)
+    for tile_mn in (32, 64, 128, 256)
+    for tile_k in (32, 64)
+    for k_major in (True, False)
+]
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_a_shared_tile_holds_every_element_once(tile: SharedTile) -> None:
+    offsets = {tile.byte_offset(mn, k) for mn in range(tile.tile_mn) for k in range(tile.tile_k)}
+    assert offsets == set(range(0, tile.stage_bytes, ITEMSIZE))
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_chunks_stay_whole(tile: SharedTile) -> None:
+    for line in range(tile.tile_mn if tile.k_major else tile.tile_k):
+        for first in range(0, tile.tile_k if tile.k_major else tile.tile_mn, CHUNK_ELEMENTS):
+            along = range(first, first + CHUNK_ELEMENTS)
+            places = [tile.byte_offset(line, i) if tile.k_major else tile.byte_offset(i, line) for i in along]
+            assert places[0] % CHUNK_BYTES == 0
+            assert places == list(range(places[0], places[0] + CHUNK_BYTES, ITEMSIZE))
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_a_phase_of_ldmatrix_meets_no_bank_twice(tile: SharedTile) -> None:
+    """Eight rows of 16 bytes, adjacent along the dimension that is not contiguous, fill the 128 bytes of all banks."""
+    lines = tile.tile_mn if tile.k_major else tile.tile_k
+    for start in range(0, lines, 8):
+        for first in range(0, tile.row, CHUNK_ELEMENTS):
+            rows = range(start, start + 8)
+            places = [tile.byte_offset(i, first) if tile.k_major else tile.byte_offset(first, i) for i in rows]
+            assert len({place % 128 // CHUNK_BYTES for place in places}) == 8
