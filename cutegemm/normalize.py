@@ -210,6 +210,7 @@ def check(arguments: Arguments) -> tuple[Request, Sizes]:
         _check_kernel(options.kernel, device)
     check_grad((*inputs, *outputs))
     _check_inference(outputs)
+    _check_addresses((*inputs, *outputs))
     tiles = [describe(spec) for spec in arguments.graph.operands if spec.kind == "tile"]
     check_overlap(outputs, inputs, ("c", *tiles))
     return request, sizes
@@ -392,6 +393,15 @@ def _check_inference(outputs: Iterable[Named]) -> None:
     for name, out in outputs:
         if out.is_inference() and not torch.is_inference_mode_enabled():
             raise ArgumentError(f"{name} was made in inference mode: expected a call in inference mode, or a clone")
+
+
+def _check_addresses(named: Iterable[Named]) -> None:
+    for name, tensor in named:
+        if not is_abstract(tensor) and tensor.data_ptr() % tensor.element_size():
+            raise ArgumentError(
+                f"{name} starts at address {tensor.data_ptr():#x}, which {tensor.element_size()}-byte elements are not "
+                "aligned to: expected a copy"
+            )
 
 
 def _scalar(value: Operand) -> Scalar:

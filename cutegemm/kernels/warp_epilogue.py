@@ -143,20 +143,24 @@ class WarpEpilogue:
 
     def _load(self, tensor: abi.TensorArgument, row: Any, inside: Any, place: Place, width: int, extent: Any) -> Any:
         """`width` adjacent columns as fp32; elements outside the matrix are not touched and read as 0."""
-        fragment = cute.make_rmem_tensor((width,), NUMERIC[tensor.access.dtype])
+        dtype = NUMERIC[tensor.access.dtype]
+        fragment = cute.make_rmem_tensor((width,), dtype)
         fragment.fill(0)
         count = _count(inside, extent, place.column)
         stride = self.values.get(f"stride.{tensor.name}.n")
-        _load_vector(self._address(tensor, row, place), fragment, count, stride, tensor.access.align, width)
+        source = _vector_view(self._address(tensor, row, place), dtype, stride, tensor.access.align, width)
+        _copy_vector(source, fragment, count, stride is None, width)
         return fragment.load().to(Float32)
 
     def _store(self, tensor: abi.TensorArgument, value: Any, row: Any, inside: Any, place: Place, width: int,
                extent: Any) -> None:  # fmt: skip
-        fragment = cute.make_rmem_tensor((width,), NUMERIC[tensor.access.dtype])
-        fragment.store(value.to(NUMERIC[tensor.access.dtype]))
+        dtype = NUMERIC[tensor.access.dtype]
+        fragment = cute.make_rmem_tensor((width,), dtype)
+        fragment.store(value.to(dtype))
         count = _count(inside, extent, place.column)
         stride = self.values.get(f"stride.{tensor.name}.n")
-        _store_vector(self._address(tensor, row, place), fragment, count, stride, tensor.access.align, width)
+        target = _vector_view(self._address(tensor, row, place), dtype, stride, tensor.access.align, width)
+        _copy_vector(fragment, target, count, stride is None, width)
 
 
 def _transpose(groups: list[list[Any]], lane: Any) -> list[Any]:
@@ -212,34 +216,17 @@ def _vector_view(address: Any, dtype: Any, stride: Any, align: int, width: int) 
 
 
 @cute.jit
-def _load_vector(address: Int64, fragment: cute.Tensor, count: Int32, stride: Any, align: cutlass.Constexpr,
+def _copy_vector(source: cute.Tensor, target: cute.Tensor, count: Int32, adjacent: cutlass.Constexpr,
                  width: cutlass.Constexpr) -> None:  # fmt: skip
-    source = _vector_view(address, fragment.element_type, stride, align, width)
-    if cutlass.const_expr(stride is None):
+    """The first `count` of `width` elements: all at once where they are `adjacent` and all there, else one by one."""
+    if cutlass.const_expr(adjacent):
         if count >= width:
-            cute.autovec_copy(source, fragment)
+            cute.autovec_copy(source, target)
         else:
             for j in cutlass.range_constexpr(width - 1):
                 if j < count:
-                    fragment[j] = source[j]
+                    target[j] = source[j]
     else:
         for j in cutlass.range_constexpr(width):
             if j < count:
-                fragment[j] = source[j]
-
-
-@cute.jit
-def _store_vector(address: Int64, fragment: cute.Tensor, count: Int32, stride: Any, align: cutlass.Constexpr,
-                  width: cutlass.Constexpr) -> None:  # fmt: skip
-    target = _vector_view(address, fragment.element_type, stride, align, width)
-    if cutlass.const_expr(stride is None):
-        if count >= width:
-            cute.autovec_copy(fragment, target)
-        else:
-            for j in cutlass.range_constexpr(width - 1):
-                if j < count:
-                    target[j] = fragment[j]
-    else:
-        for j in cutlass.range_constexpr(width):
-            if j < count:
-                target[j] = fragment[j]
+                target[j] = source[j]

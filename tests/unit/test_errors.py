@@ -53,6 +53,12 @@ def test_an_array_is_no_value_of_a_keyword(keyword: str) -> None:
         gemm(a, b, **{keyword: torch.ones(2).numpy()})  # type: ignore[arg-type]
 
 
+def test_a_tensor_off_its_elements_alignment() -> None:
+    a = torch.frombuffer(bytearray(100), dtype=torch.float32, count=6, offset=1).view(2, 3)
+    with pytest.raises(ArgumentError, match="a starts at address"):
+        gemm(a, torch.ones(3, 2))
+
+
 @pytest.mark.parametrize("kernel", ["bogus", "sm80_multistage:tiles=1", "small_m"])
 def test_a_pin_is_read_without_data_too(kernel: str) -> None:
     a, b = (
