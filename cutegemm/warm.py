@@ -32,12 +32,13 @@ CAPACITY = 8192
 _PLAIN = frozenset((Tensor, Parameter))  # subclasses, fake tensors among them, have a behaviour of their own
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Entry:
     """What a key comes to: a launcher, the outputs to allocate, and how far each tensor reaches from its address.
 
     `fresh` holds shape and dtype of each output that is not given; `reaches` are in bytes; `elementwise` lists
-    pairs of positions, an output and C or a Tile of the same shape, strides and dtype, which it may be.
+    pairs of positions, an output and C or a Tile of the same shape, strides and dtype, which it may be. `apart` are the
+    addresses that were last found not to overlap: calls in a loop mostly have the same ones.
     """
 
     launcher: Launcher
@@ -45,6 +46,7 @@ class Entry:
     fresh: tuple[tuple[torch.Size, torch.dtype], ...]
     reaches: tuple[int, ...]
     elementwise: frozenset[tuple[int, int]]
+    apart: list[int] | None = None
 
 
 _entries: dict[Any, Entry] = {}
@@ -79,8 +81,10 @@ def serve(*arguments: Any) -> Any:
         results = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in entry.fresh]
         addresses[first:first] = [t.data_ptr() for t in results]
     else:
-        if _may_overlap(entry, addresses, first, last):
-            return None
+        if addresses != entry.apart:
+            if _may_overlap(entry, addresses, first, last):
+                return None
+            entry.apart = addresses
         results = tensors[first:last]
         torch._C._increment_version(results)  # autograd has to notice what it saved being overwritten
     entry.launcher(addresses, floats)
