@@ -64,3 +64,16 @@ def in_nan(rows: torch.Tensor, align: int = 16) -> torch.Tensor:
     memory = torch.full(((m + 2) * pitch,), torch.nan, dtype=rows.dtype)
     view = memory.as_strided((m, n), (pitch, 1), pitch - pitch % chunk + unit % chunk)
     return view.copy_(rows)
+
+
+#: Batches of a and b that broadcast.
+BATCHES = [
+    ((), ()),
+    ((3,), ()),
+    ((), (3,)),
+    ((2, 3), (3,)),
+    ((2, 1), (1, 3)),
+    ((2, 1, 4), (5, 1)),
+    ((1,), (1,)),
+    ((1,), (4,)),
+]

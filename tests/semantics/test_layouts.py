@@ -7,17 +7,7 @@ import torch
 
 from cutegemm import Col, epilogue, gemm
 from tests.helpers import Guarded, check
-from tests.semantics.inputs import BF16, FP16, FP32, add, bias, everything, full, in_nan, ones, randn
-
-BATCHES = [
-    ((), ()),
-    ((3,), ()),
-    ((), (3,)),
-    ((2, 3), (3,)),
-    ((2, 1), (1, 3)),
-    ((2, 1, 4), (5, 1)),
-    ((1,), (4,)),
-]
+from tests.semantics.inputs import BATCHES, BF16, FP16, FP32, add, bias, everything, full, in_nan, ones, randn
 
 
 @pytest.mark.parametrize(("left", "right"), BATCHES)

@@ -16,6 +16,7 @@ from cutegemm.normalize import Call, allocate, check, parse, prepare
 from cutegemm.options import Options
 from cutegemm.problem import Access, access, alignment
 from cutegemm.request import Layout, Meta, Request, lower, validate
+from tests.semantics.inputs import BATCHES
 
 # --- dtypes
 # ---------------------------------------------------------------------------------------------------------
@@ -352,17 +353,6 @@ def call(a, b, **keywords) -> Call:
     arguments = parse(a, b, **named, options=Options())
     asked, sizes = check(arguments)
     return prepare(arguments, asked, sizes, allocate(arguments, sizes))
-
-
-BATCHES = [
-    ((), ()),
-    ((3,), ()),
-    ((), (3,)),
-    ((2, 3), (3,)),
-    ((2, 1), (1, 3)),
-    ((2, 1, 4), (5, 1)),
-    ((1,), (1,)),
-]
 
 
 @pytest.mark.parametrize(("left", "right"), BATCHES)
