@@ -9,10 +9,8 @@ from typing import Any, ClassVar, Protocol
 from cutegemm.problem import Access
 
 OPERAND_BYTES = 2  # fp16 and bf16, the operands that these tiles hold
-CHUNK_BYTES = 16  # what a thread copies to one place in shared memory, by one instruction or several
+CHUNK_BYTES = 16  # what a thread copies to one place in shared memory, and what the swizzle moves as one
 PLACE_BYTES = 16  # a block's place in D: tile row and column, and two batch indices
-
-
 DEFAULT_RASTER = 8
 
 
@@ -142,9 +140,9 @@ class Config:
 
 #: Every configuration that `sm80_multistage` is built in. Large tiles read the least through L2 and shared memory (bf16
 #: 4096 x 4096 x 4096 in bursts of milliseconds on an H200, 2026-11: 128x256x64 446 TFLOP/s, 128x128x64 399, 64x64x64
-#: 273; under sustained load the clock is lower), and those of
-#: 32 along K fit a GPU with 99 KiB for a block; small ones fill the GPU when D is small. A warp tile of 64x64 leaves no
-#: registers for plain loads: tiles of eight warps and small ones serve those.
+#: 273; under sustained load the clock is lower), and those of 32 along K fit a GPU with 99 KiB for a block; small ones
+#: fill the GPU when D is small. A warp tile of 64x64 leaves no registers for plain loads: tiles of eight warps and
+#: small ones serve those.
 CONFIGS: tuple[Config, ...] = (
     Config(128, 256, 64, stages=3, warps_m=2, warps_n=4, raster=16),
     Config(256, 128, 64, stages=3, warps_m=4, warps_n=2),

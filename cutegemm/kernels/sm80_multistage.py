@@ -31,10 +31,10 @@ from cutlass import Float32, Int32, Int64
 from cutlass.memory import SmemAllocator
 
 from cutegemm.kernels import abi
-from cutegemm.kernels.config import PLACE_BYTES, Config, vector_elements
+from cutegemm.kernels.config import OPERAND_BYTES, PLACE_BYTES, Config, vector_elements
 from cutegemm.kernels.cute_types import NUMERIC
 from cutegemm.kernels.scheduler import tile_at
-from cutegemm.kernels.tile_loader import ITEMSIZE, SharedTile, TileLoader
+from cutegemm.kernels.tile_loader import SharedTile, TileLoader
 from cutegemm.kernels.warp_epilogue import WarpEpilogue
 
 if TYPE_CHECKING:
@@ -89,8 +89,8 @@ class MultistageGemm:
 
         chunks_a = self._prepare("a", shared_a, tid, v, v["m"], tile_row * cfg.tile_m, l0, l1, smem_a)
         chunks_b = self._prepare("b", shared_b, tid, v, v["n"], tile_column * cfg.tile_n, l0, l1, smem_b)
-        step_a = Int64(cfg.tile_k * ITEMSIZE) * v.get("stride.a.k", 1)
-        step_b = Int64(cfg.tile_k * ITEMSIZE) * v.get("stride.b.k", 1)
+        step_a = Int64(cfg.tile_k * OPERAND_BYTES) * v.get("stride.a.k", 1)
+        step_b = Int64(cfg.tile_k * OPERAND_BYTES) * v.get("stride.b.k", 1)
 
         warp_row, warp_column = warp // cfg.warps_n, warp % cfg.warps_n
         accumulators = self._mainloop(
@@ -119,7 +119,7 @@ class MultistageGemm:
         batch = Int64(l0) * v[f"stride.{name}.l0"] + Int64(l1) * v[f"stride.{name}.l1"]
         strides = {"mn": v.get(f"stride.{name}.{mn}", 1), "k": v.get(f"stride.{name}.k", 1)}
         loader = TileLoader(shared, self.config.threads, vector_elements(access))
-        base = v[f"ptr.{name}"] + batch * ITEMSIZE
+        base = v[f"ptr.{name}"] + batch * OPERAND_BYTES
         return loader.prepare(tid, base, strides, extent, origin, smem.toint())
 
     def _warp_view(self, shared: SharedTile, smem: Any, warp_mn: int, index: Any) -> Any:

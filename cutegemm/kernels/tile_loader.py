@@ -20,9 +20,9 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-ITEMSIZE = 2  # fp16 and bf16
-CHUNK_BYTES = 16  # what a swizzle moves as one, and what one ldmatrix row holds
-CHUNK_ELEMENTS = CHUNK_BYTES // ITEMSIZE
+from cutegemm.kernels.config import CHUNK_BYTES, OPERAND_BYTES
+
+CHUNK_ELEMENTS = CHUNK_BYTES // OPERAND_BYTES
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class SharedTile:
 
     @property
     def stage_bytes(self) -> int:
-        return self.tile_mn * self.tile_k * ITEMSIZE
+        return self.tile_mn * self.tile_k * OPERAND_BYTES
 
     @property
     def _swizzle_bits(self) -> tuple[int, int]:
         """How many chunk bits are permuted, and by which row bits: of rows of 64 bytes, two share a line of banks."""
-        row_bytes = self.row * ITEMSIZE
+        row_bytes = self.row * OPERAND_BYTES
         bits = {32: 1, 64: 2, 128: 3}[row_bytes]
         return bits, 3 - bits
 
@@ -71,7 +71,7 @@ class SharedTile:
         else:
             row, column = (mn // self.row) * self.tile_k + k, mn % self.row
         bits, shift = self._swizzle_bits
-        linear = row * (self.row * ITEMSIZE) + column * ITEMSIZE
+        linear = row * (self.row * OPERAND_BYTES) + column * OPERAND_BYTES
         return linear ^ (((row >> shift) & ((1 << bits) - 1)) << 4)
 
 
@@ -96,7 +96,7 @@ class TileLoader:
         place = self._along_k if self.shared.k_major else self._along_mn
         chunks = place(tid, base, strides, extent_mn, origin, smem)
         step = strides["k" if self.shared.k_major else "mn"]
-        return Chunks(self, chunks, Int64(ITEMSIZE) * step)
+        return Chunks(self, chunks, Int64(OPERAND_BYTES) * step)
 
     def _along_k(
         self, tid: Any, base: Any, strides: dict[str, Any], extent_mn: Any, origin: Any, smem: Any
@@ -107,7 +107,7 @@ class TileLoader:
         for i in range(tile.tile_mn * per_row // self.threads):
             mn, k = tid // per_row + i * (self.threads // per_row), tid % per_row * CHUNK_ELEMENTS
             row = cutlass.min(origin + mn, extent_mn - 1)
-            source = base + (Int64(row) * strides["mn"] + Int64(k) * strides["k"]) * ITEMSIZE
+            source = base + (Int64(row) * strides["mn"] + Int64(k) * strides["k"]) * OPERAND_BYTES
             chunks.append(Chunk(source, smem + tile.byte_offset(mn, k), k, extent_mn - row))
         return tuple(chunks)
 
@@ -128,7 +128,7 @@ class TileLoader:
                 row = cutlass.min(origin + mn, last)
                 if ahead:
                     row += Int32(cutlass.select_(origin + mn + ahead < extent_mn, Int32(ahead), Int32(0)))
-                source = base + (Int64(row) * strides["mn"] + Int64(k) * strides["k"]) * ITEMSIZE
+                source = base + (Int64(row) * strides["mn"] + Int64(k) * strides["k"]) * OPERAND_BYTES
                 chunks.append(Chunk(source, smem + tile.byte_offset(mn + ahead, k), k, extent_mn - row))
         return tuple(chunks)
 
@@ -189,11 +189,11 @@ class Chunks:
         return chunk.k + Int32(chunk.rows_left < CHUNK_ELEMENTS) < k_left
 
     def _copy(self, chunk: Chunk, advance: Any, shift: Any) -> None:
-        size = self.loader.vector * ITEMSIZE
+        size = self.loader.vector * OPERAND_BYTES
         for offset in range(0, CHUNK_BYTES, size):
             source = chunk.source + advance
             if offset and not self.loader.shared.k_major:  # a vector past the edge reads the chunk's first instead
-                inside = chunk.rows_left > offset // ITEMSIZE
+                inside = chunk.rows_left > offset // OPERAND_BYTES
                 source += Int64(cutlass.select_(inside, Int64(offset), Int64(0)))
             else:
                 source += offset
@@ -216,7 +216,7 @@ class Chunks:
 
 
 def _load_bits(address: Any) -> Any:
-    pointer = cute.make_ptr(cutlass.Int16, address, cute.AddressSpace.gmem, assumed_align=ITEMSIZE)
+    pointer = cute.make_ptr(cutlass.Int16, address, cute.AddressSpace.gmem, assumed_align=OPERAND_BYTES)
     return cute.make_tensor(pointer, cute.make_layout(1))[0]
 
 

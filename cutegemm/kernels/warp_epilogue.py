@@ -92,7 +92,7 @@ class WarpEpilogue:
             elif spec.kind == "row":
                 operands.append(vectors[name])
             elif spec.kind == "col":
-                operands.append(self._load_col(tensors[name], row, inside, place, spec.paired))
+                operands.append(self._load_col(tensors[name], row, inside, place))
             else:
                 width, extent, at = self._domain(spec.paired, place)
                 operands.append(self._load(tensors[name], row, inside, at, width, extent))
@@ -137,9 +137,10 @@ class WarpEpilogue:
             offset += Int64(place.column) * strides.get("n", 1)
         return self.values[f"ptr.{tensor.name}"] + offset * (NUMERIC[tensor.access.dtype].width // 8)
 
-    def _load_col(self, tensor: abi.TensorArgument, row: Any, inside: Any, place: Place, paired: bool) -> Any:
+    def _load_col(self, tensor: abi.TensorArgument, row: Any, inside: Any, place: Place) -> Any:
+        """A row's number for every column; `lower` takes half of them where columns are paired."""
         value = _load_one(self._address(tensor, row, place), inside, NUMERIC[tensor.access.dtype])
-        return cute.full((WIDTH // 2 if paired else WIDTH,), value.to(Float32), Float32)
+        return cute.full((WIDTH,), value.to(Float32), Float32)
 
     def _load(self, tensor: abi.TensorArgument, row: Any, inside: Any, place: Place, width: int, extent: Any) -> Any:
         """`width` adjacent columns as fp32; elements outside the matrix are not touched and read as 0."""

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cutegemm.kernels.config import CHUNK_BYTES, OPERAND_BYTES
 from cutegemm.kernels.scheduler import tile_at
-from cutegemm.kernels.tile_loader import CHUNK_BYTES, CHUNK_ELEMENTS, ITEMSIZE, SharedTile
+from cutegemm.kernels.tile_loader import CHUNK_ELEMENTS, SharedTile
 
 SIZES = st.integers(1, 40)
 
@@ -45,7 +46,7 @@ TILES = [
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_a_shared_tile_holds_every_element_once(tile: SharedTile) -> None:
     offsets = {tile.byte_offset(mn, k) for mn in range(tile.tile_mn) for k in range(tile.tile_k)}
-    assert offsets == set(range(0, tile.stage_bytes, ITEMSIZE))
+    assert offsets == set(range(0, tile.stage_bytes, OPERAND_BYTES))
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
@@ -55,7 +56,7 @@ def test_chunks_stay_whole(tile: SharedTile) -> None:
             along = range(first, first + CHUNK_ELEMENTS)
             places = [tile.byte_offset(line, i) if tile.k_major else tile.byte_offset(i, line) for i in along]
             assert places[0] % CHUNK_BYTES == 0
-            assert places == list(range(places[0], places[0] + CHUNK_BYTES, ITEMSIZE))
+            assert places == list(range(places[0], places[0] + CHUNK_BYTES, OPERAND_BYTES))
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
