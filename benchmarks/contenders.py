@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,13 +31,14 @@ class Inputs:
 class Contender:
     """A way of computing cases. `prepare` gives None for a case that it has no way for.
 
-    `separate` says that the result is rounded between calls; `kernel` says what computes a case.
+    `kernel` says what computes a case. `loose` says that a result may be rounded more often than ours: between
+    separate calls, or in a library's own activations.
     """
 
     name: str
     prepare: Callable[[Case, Inputs], Call | None]
     kernel: Callable[[Case], str]
-    separate: bool = False
+    loose: bool = False
 
 
 def bind(case: Case, operands: tuple[Tensor, ...]) -> Any:
@@ -58,18 +60,50 @@ def ours(pin: str | None = None) -> Contender:
 
     def kernel(case: Case) -> str:
         epilogue = None if case.epilogue == "none" else getattr(epilogues, case.epilogue)
-        chosen = plan(
-            case.m, case.n, case.k, dtype=case.dtype, layout=case.layout, epilogue=epilogue, kernel=pin
-        )
+        chosen = plan(case.m, case.n, case.k, dtype=case.dtype, layout=case.layout, epilogue=epilogue, kernel=pin)
         return chosen.kernel
 
     return Contender(f"cutegemm:{pin}" if pin else "cutegemm", prepare, kernel)
 
 
+def _preferring(library: str, call: Call) -> Call:
+    """`call`, during which torch prefers the BLAS `library`; a graph keeps what was called at its capture."""
+    prefer = torch.backends.cuda.preferred_blas_library
+
+    def run() -> Tensor:
+        before = prefer()
+        prefer(library)
+        try:
+            return call()
+        finally:
+            prefer(before)
+
+    return run
+
+
 def _cublas(case: Case, inputs: Inputs) -> Call | None:
     if case.epilogue != "none":
         return None
-    return lambda: torch.mm(inputs.a, inputs.b, out=inputs.out)
+    return _preferring("cublas", lambda: torch.mm(inputs.a, inputs.b, out=inputs.out))
+
+
+#: What torch computes in one call of cuBLASLt: a bias of one dimension is added, and activated, by the library.
+_CUBLASLT: dict[str, tuple[str, Callable[..., Tensor]]] = {
+    "none": ("torch.mm(out=)", torch.mm),
+    "bias": ("torch.addmm(out=)", torch.addmm),
+    "bias_relu": ("torch._addmm_activation(out=)", torch._addmm_activation),
+    "bias_gelu_tanh": (
+        "torch._addmm_activation(use_gelu=True, out=)",
+        partial(torch._addmm_activation, use_gelu=True),
+    ),
+}
+
+
+def _cublaslt(case: Case, inputs: Inputs) -> Call | None:
+    if case.epilogue not in _CUBLASLT:
+        return None
+    _, compute = _CUBLASLT[case.epilogue]
+    return _preferring("cublaslt", lambda: compute(*inputs.operands, inputs.a, inputs.b, out=inputs.out))
 
 
 def _swiglu(a: Tensor, b: Tensor) -> Tensor:
@@ -81,6 +115,7 @@ def _swiglu(a: Tensor, b: Tensor) -> Tensor:
 _EAGER: dict[str, Callable[..., Tensor]] = {
     "add": lambda a, b, other: torch.mm(a, b).add_(other),
     "bias": lambda a, b, bias: torch.addmm(bias, a, b),
+    "bias_add": lambda a, b, bias, other: torch.addmm(bias, a, b).add_(other),
     "bias_gelu": lambda a, b, bias: F.gelu(torch.addmm(bias, a, b)),
     "bias_gelu_tanh": lambda a, b, bias: F.gelu(torch.addmm(bias, a, b), approximate="tanh"),
     "bias_relu": lambda a, b, bias: torch.addmm(bias, a, b).relu_(),
@@ -97,17 +132,16 @@ def _unfused(case: Case, inputs: Inputs) -> Call | None:
 
 
 CUBLAS = Contender("cublas", _cublas, lambda case: "torch.mm(out=)")
-UNFUSED = Contender("unfused", _unfused, lambda case: "torch, separate calls", separate=True)
+CUBLASLT = Contender("cublaslt", _cublaslt, lambda case: _CUBLASLT[case.epilogue][0], loose=True)
+UNFUSED = Contender("unfused", _unfused, lambda case: "torch, separate calls", loose=True)
+_TORCH = {contender.name: contender for contender in (CUBLAS, CUBLASLT, UNFUSED)}
+NAMES = ("cutegemm", "cutegemm:PIN", *_TORCH)
 
 
 def named(name: str) -> Contender:
-    """The contender called `name`: `cutegemm`, `cutegemm:PIN`, `cublas` or `unfused`.
-
-    Raises ValueError for another name.
-    """
+    """The contender called `name`, one of `NAMES`. Raises ValueError for another name."""
     if name == "cutegemm" or name.startswith("cutegemm:"):
         return ours(name.removeprefix("cutegemm").removeprefix(":") or None)
-    for contender in (CUBLAS, UNFUSED):
-        if name == contender.name:
-            return contender
-    raise ValueError(f"no contender {name!r}: expected cutegemm, cutegemm:PIN, cublas or unfused")
+    if name in _TORCH:
+        return _TORCH[name]
+    raise ValueError(f"no contender {name!r}: expected one of {', '.join(NAMES)}")

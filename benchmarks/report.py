@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -17,6 +18,10 @@ README = Path(__file__).parent.parent / "README.md"
 BEGIN = "<!-- measured: begin (written by `python -m benchmarks.report`) -->"
 END = "<!-- measured: end -->"
 LONG = 12  # a table of more problems is folded away under its summary
+PROBLEM = ("M×N×K", "type", "epilogue")
+
+#: Rows by problem, then by contender.
+Problems = dict[tuple[object, ...], dict[str, Row]]
 
 
 def render(files: Iterable[tuple[str, Results]]) -> str:
@@ -39,54 +44,99 @@ def _file(path: str, results: Results) -> str:
     facts = f"driver {results.driver}, {versions}; commit {results.commit[:12]}, {results.date}"
     parts = [f"**{results.gpu}**, suite `{results.suite}` ([{path}](benchmarks/results/{path})): {facts}."]
     if results.rows:
-        parts.append(_table(results.rows))
+        parts.append(_tables(results.rows))
     if results.scalars:
         parts.append("\n".join(f"- `{name}`: {value:.6g}" for name, value in results.scalars.items()))
     return "\n\n".join(parts)
 
 
-def _table(rows: tuple[Row, ...]) -> str:
+def _tables(rows: tuple[Row, ...]) -> str:
+    """The table of all problems; if it is long, folded away under what it says by group and by epilogue."""
     contenders = list(dict.fromkeys(row.contender for row in rows))
-    problems: dict[tuple[object, ...], dict[str, Row]] = {}
+    problems: Problems = {}
     for row in rows:
         problems.setdefault(row.problem, {})[row.contender] = row
-    ours, *others = contenders
-    titles = ["M×N×K", "type", "epilogue", *(f"{c} (µs)" for c in contenders)]
-    titles += [f"{ours} (TFLOP/s)", *(f"{other} ÷ {ours}" for other in others)]
-    lines = [_line(titles), _line(["---"] * 3 + ["---:"] * (len(titles) - 3))]
-    ratios: dict[str, list[float]] = {other: [] for other in others}
-    for by_contender in problems.values():
-        row = next(iter(by_contender.values()))
-        size = f"{row.m}×{row.n}×{row.k}" if row.batch == 1 else f"{row.batch}×({row.m}×{row.n}×{row.k})"
-        cells = [size, f"{row.dtype} {row.layout}", row.epilogue]
-        cells += [_microseconds(by_contender.get(c)) for c in contenders]
-        mine = by_contender.get(ours)
-        cells.append(f"{mine.tflops:.0f}" if mine and mine.tflops else "")
-        for other in others:
-            theirs = by_contender.get(other)
-            ratio = theirs.us / mine.us if mine and mine.us and theirs and theirs.us else None
-            cells.append(f"{ratio:.2f}" if ratio else "")
-            if ratio:
-                ratios[other].append(ratio)
-        lines.append(_line(cells))
-    table = "\n".join(lines)
+    table = _each(problems, contenders)
     if len(problems) <= LONG:
         return table
-    summary = f"{len(problems)} problems"
-    for other, values in ratios.items():
-        if values:
-            summary += f"; {other} ÷ {ours}: geometric mean {geometric_mean(values):.2f} of {len(values)}"
-    return f"<details><summary>{summary}</summary>\n\n{table}\n\n</details>"
+    folded = f"<details><summary>{len(problems)} problems</summary>\n\n{table}\n\n</details>"
+    parts = (_groups(problems, contenders), _epilogues(problems, contenders), folded)
+    return "\n\n".join(part for part in parts if part)
+
+
+def _each(problems: Problems, contenders: list[str]) -> str:
+    """A problem a line: everybody's time, our rate, and how much longer than we the others take."""
+    ours, *others = contenders
+    titles = [*PROBLEM, *(f"{c} (µs)" for c in contenders)]
+    titles += [f"{ours} (TFLOP/s)", *(f"{other} ÷ {ours}" for other in others)]
+    lines = []
+    for sides in problems.values():
+        mine = sides.get(ours)
+        cells = [*_problem(sides), *(_microseconds(sides.get(c)) for c in contenders)]
+        cells.append(f"{mine.tflops:.0f}" if mine and mine.tflops else "")
+        cells += [_decimal(_over(sides.get(other), mine), 2) for other in others]
+        lines.append(cells)
+    return _table(titles, lines, left=len(PROBLEM))
+
+
+def _groups(problems: Problems, contenders: list[str]) -> str:
+    """A group a line: how much longer than we the fastest of the others takes."""
+    ours, *others = contenders
+    if not others:
+        return ""
+    ratios: dict[str, list[float | None]] = {}
+    for sides in problems.values():
+        timed = [ratio for other in others if (ratio := _over(sides.get(other), sides.get(ours)))]
+        ratios.setdefault(next(iter(sides.values())).group, []).append(min(timed, default=None))
+    lines = []
+    for group, all_of_it in ratios.items():
+        known = [ratio for ratio in all_of_it if ratio]
+        count = f"{len(known)} of {len(all_of_it)}" if len(known) < len(all_of_it) else f"{len(known)}"
+        mean = geometric_mean(known) if known else None
+        lines.append([group, count, _decimal(mean, 3), _decimal(min(known, default=None), 3)])
+    fastest = f"fastest other ÷ {ours}"
+    return _table(["group", "problems", f"{fastest}: geometric mean", "minimum"], lines, left=1)
+
+
+def _epilogues(problems: Problems, contenders: list[str]) -> str:
+    """A problem with an epilogue a line: its time over the same contender's without one, of the same shape."""
+    cost: dict[tuple[object, ...], dict[str, float | None]] = {}
+    for key, sides in problems.items():
+        plain = problems.get(replace(next(iter(sides.values())), epilogue="none").problem, sides)
+        if plain is not sides:
+            cost[key] = {c: _over(sides.get(c), plain.get(c)) for c in contenders}
+    shown = [c for c in contenders if any(by_contender[c] for by_contender in cost.values())]
+    if not shown:
+        return ""
+    lines = [[*_problem(problems[key]), *(_decimal(by[c], 2) for c in shown)] for key, by in cost.items()]
+    return _table([*PROBLEM, *(f"{c} ÷ its none" for c in shown)], lines, left=len(PROBLEM))
+
+
+def _problem(sides: Mapping[str, Row]) -> list[str]:
+    row = next(iter(sides.values()))
+    size = f"{row.m}×{row.n}×{row.k}" if row.batch == 1 else f"{row.batch}×({row.m}×{row.n}×{row.k})"
+    return [size, f"{row.dtype} {row.layout}", row.epilogue]
+
+
+def _over(above: Row | None, below: Row | None) -> float | None:
+    """The ratio of two times; None unless there are both."""
+    return above.us / below.us if above and above.us and below and below.us else None
+
+
+def _decimal(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def _table(titles: list[str], lines: Iterable[list[str]], *, left: int) -> str:
+    """A Markdown table; columns after the first `left` are numbers."""
+    rule = ["---"] * left + ["---:"] * (len(titles) - left)
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (titles, rule, *lines))
 
 
 def _microseconds(row: Row | None) -> str:
     if row is None:
         return ""
     return f"{row.us:.1f}" if row.us is not None else "wrong result"
-
-
-def _line(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
 
 
 def main(argv: list[str] | None = None) -> int:

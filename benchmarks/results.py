@@ -17,8 +17,8 @@ class Row:
 
     `layout` is that of `cutegemm.plan`: for A, then B, "n" if the matrix is contiguous as written and "t" if
     it is the transposed view of a contiguous one. `rel_err` is the largest error against fp64 over the
-    largest magnitude of the reference, None where the result had a NaN. `kernel` says what ran, as far as the
-    contender can tell.
+    largest magnitude of the reference, over what `gate` compares; None where the result had a NaN. `kernel`
+    says what ran, as far as the contender can tell.
     """
 
     group: str
@@ -64,9 +64,7 @@ class Results:
         for name in ("gpu", "driver", "versions", "commit", "suite"):
             ours, theirs = getattr(self, name), getattr(earlier, name)
             if ours != theirs:
-                raise ValueError(
-                    f"the earlier results have {name} {theirs!r}, not {ours!r}: name another file"
-                )
+                raise ValueError(f"the earlier results have {name} {theirs!r}, not {ours!r}: name another file")
         measured = {(row.problem, row.contender) for row in self.rows}
         kept = [row for row in earlier.rows if (row.problem, row.contender) not in measured]
         return replace(self, rows=(*kept, *self.rows), scalars={**earlier.scalars, **self.scalars})

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import environment, suites
-from benchmarks.contenders import Call, Contender, Inputs, bind, named
+from benchmarks.contenders import NAMES, Call, Contender, Inputs, bind, named
 from benchmarks.gate import Gate, Verdict
 from benchmarks.results import RESULTS, Results, Row
 from benchmarks.scalars import SCALARS
@@ -79,7 +79,7 @@ class Bench:
             call = contender.prepare(case, replace(inputs, out=guarded.tensor))
             if call is None:
                 continue
-            verdict = gate.judge(call(), separate=contender.separate)
+            verdict = gate.judge(call(), loose=contender.loose)
             try:
                 guarded.assert_intact()
             except AssertionError as wrong:
@@ -94,7 +94,7 @@ class Bench:
         dtype = DTYPES[case.dtype]
 
         def normal(*shape: int) -> Tensor:
-            return torch.randn(*shape, device=self.device).to(dtype)
+            return torch.randn(shape, device=self.device).to(dtype)
 
         def matrix(rows: int, columns: int, layout: str) -> Tensor:
             return normal(rows, columns) if layout == "n" else normal(columns, rows).t()
@@ -172,18 +172,14 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--contender",
         nargs="+",
-        default=["cutegemm", "cublas", "unfused"],
-        help="cutegemm, cutegemm:PIN, cublas, unfused; the report compares the others with the first",
+        default=["cutegemm", "cublas", "cublaslt", "unfused"],
+        help=f"{', '.join(NAMES)}; the report compares the others with the first",
     )
     parser.add_argument("--scalar", nargs="*", default=[], choices=sorted(SCALARS), help="more figures")
-    parser.add_argument(
-        "--sweep", action="store_true", help="short timings, to choose what to measure in full"
-    )
+    parser.add_argument("--sweep", action="store_true", help="short timings, to choose what to measure in full")
     parser.add_argument("--commit", help="what is measured, where there is no git checkout")
     parser.add_argument("--name", help="the results file's name (default: the suite's)")
-    parser.add_argument(
-        "--output", type=Path, help="the results file, instead of one under benchmarks/results"
-    )
+    parser.add_argument("--output", type=Path, help="the results file, instead of one under benchmarks/results")
     return parser.parse_args(argv)
 
 

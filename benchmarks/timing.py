@@ -2,8 +2,12 @@
 
 Each contender is captured in a graph that calls it once per input set; the sets together exceed three times
 the L2, so every call reads operands that have left the cache. Replays are timed with events for a minimum
-time, and the contenders take turns within every round so that clocks and temperature are shared. A figure is
-a median of rounds.
+time, and a figure is a median of rounds.
+
+Contenders take turns within every round so that the room's and the board's temperature are shared, but not
+each other's heat: a GPU at its power limit lowers its clock for what comes after a hungry contender (on an
+H200 a position in the round was worth 15%). So each runs untimed for as long as it is then timed, which makes
+a figure its own sustained state, and every second round goes through them backwards.
 """
 
 from __future__ import annotations
@@ -35,15 +39,14 @@ def input_sets(bytes_per_set: int, l2_bytes: int, *, most: int = 4096) -> int:
     return max(1, min(most, 3 * l2_bytes // max(bytes_per_set, 1) + 1))
 
 
-def contest(
-    replays: Mapping[str, Replay], calls: int, clock: Clock, effort: Effort = FULL
-) -> dict[str, float]:
+def contest(replays: Mapping[str, Replay], calls: int, clock: Clock, effort: Effort = FULL) -> dict[str, float]:
     """Microseconds per call of every contender; a replay makes `calls` calls."""
     repeats = {name: _repeats(replay, clock, effort.min_ms) for name, replay in replays.items()}
     samples: dict[str, list[float]] = {name: [] for name in replays}
-    for _ in range(effort.rounds):
-        for name, replay in replays.items():
-            samples[name].append(clock(replay, repeats[name]) * 1e3 / (repeats[name] * calls))
+    for turn in range(effort.rounds):
+        for name in list(replays)[:: -1 if turn % 2 else 1]:
+            clock(replays[name], repeats[name])  # the lead-in: clocks settle at what this contender draws
+            samples[name].append(clock(replays[name], repeats[name]) * 1e3 / (repeats[name] * calls))
     return {name: statistics.median(times) for name, times in samples.items()}
 
 

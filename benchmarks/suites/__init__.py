@@ -1,4 +1,8 @@
-"""Benchmark suites: the problems as data (`<name>.json`) and their reader."""
+"""Benchmark suites: the problems as data (`<name>.json`) and their reader.
+
+A file gives `dtype`, `layout` and `groups` of problems [m, n, k]; maps from groups to a dtype (`dtypes`) or to
+lists (`layouts`, `epilogues`) say what differs in a group. Every problem is a case in each of them.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +37,11 @@ def load(name: str) -> tuple[Case, ...]:
     if not path.is_file():
         raise ValueError(f"no suite {name!r}: expected one of {', '.join(names())}")
     suite = json.loads(path.read_text())
-    epilogues: dict[str, list[str]] = suite.get("epilogues", {})
+    dtypes, layouts, epilogues = (suite.get(key, {}) for key in ("dtypes", "layouts", "epilogues"))
     return tuple(
-        Case(group, m, n, k, suite["dtype"], suite["layout"], epilogue)
+        Case(group, m, n, k, dtypes.get(group, suite["dtype"]), layout, epilogue)
         for group, problems in suite["groups"].items()
         for m, n, k in problems
+        for layout in layouts.get(group, [suite["layout"]])
         for epilogue in epilogues.get(group, ["none"])
     )

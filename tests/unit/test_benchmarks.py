@@ -11,11 +11,13 @@ import pytest
 import torch
 
 from benchmarks import environment, report, suites
-from benchmarks.contenders import Contender, Inputs, named
+from benchmarks.contenders import Contender, Inputs, bind, named
+from benchmarks.gate import Gate, Verdict, _spread
 from benchmarks.results import RESULTS, Results, Row, find
-from benchmarks.run import Bench, main
+from benchmarks.run import DTYPES, Bench, main
 from benchmarks.suites import Case
 from benchmarks.timing import Effort, contest, host_us, input_sets
+from cutegemm import epilogues, gemm
 
 
 class StubDevice:
@@ -34,22 +36,31 @@ class StubDevice:
 
 
 def test_a_figure_is_the_median_of_rounds_per_call() -> None:
-    device = StubDevice(ours=[1.0, 1.0, 9.0, 2.0, 1.0, 1.0])  # one 1.0 is spent on finding the repeats
+    # The first 1.0 is spent on finding the repeats, every 50.0 on a lead-in.
+    device = StubDevice(ours=[1.0, 50.0, 1.0, 50.0, 9.0, 50.0, 2.0, 50.0, 1.0, 50.0, 1.0])
     times = contest(device.replays, calls=4, clock=device.clock, effort=Effort(min_ms=1.0, rounds=5))
     assert times == {"ours": pytest.approx(1.0e3 / 4)}
 
 
-def test_contenders_take_turns_in_every_round() -> None:
+def test_contenders_take_turns_in_an_order_that_alternates() -> None:
     device = StubDevice(ours=[50.0], theirs=[60.0])
     times = contest(device.replays, calls=1, clock=device.clock, effort=Effort(min_ms=30.0, rounds=3))
-    assert [name for name, _ in device.log[2:]] == ["ours", "theirs"] * 3
+    samples = device.log[3::2]  # two replays find the repeats, then a lead-in comes before each sample
+    assert [name for name, _ in samples] == ["ours", "theirs", "theirs", "ours", "ours", "theirs"]
     assert times == {"ours": 50_000.0, "theirs": 60_000.0}
+
+
+def test_a_contender_is_its_own_lead_in_as_long_as_its_sample() -> None:
+    device = StubDevice(fast=[1.0], slow=[10.0])
+    contest(device.replays, calls=1, clock=device.clock, effort=Effort(min_ms=30.0, rounds=2))
+    turns = device.log[-8:]
+    assert turns[0::2] == turns[1::2] == [("fast", 30), ("slow", 3), ("slow", 3), ("fast", 30)]
 
 
 def test_every_sample_lasts_the_minimum_time() -> None:
     device = StubDevice(fast=[0.01], slow=[100.0])
     contest(device.replays, calls=1, clock=device.clock, effort=Effort(min_ms=30.0, rounds=2))
-    samples = device.log[-4:]
+    samples = device.log[-8:]
     assert dict(samples) == {"fast": 3000, "slow": 1}
 
 
@@ -76,6 +87,34 @@ def test_the_standard_suite_holds_the_known_groups() -> None:
 def test_a_suite_names_epilogues_by_group() -> None:
     fused = [c.epilogue for c in suites.load("foundation") if c.group == "fused"]
     assert fused == ["none", "bias_gelu"]
+
+
+def test_a_suite_names_dtypes_and_layouts_by_group() -> None:
+    cases = suites.load("hopper")
+    groups = {group: [c for c in cases if c.group == group] for group in dict.fromkeys(c.group for c in cases)}
+    counts = {"prefill": 8, "wgrad": 3, "square": 4, "fp16": 15, "layouts": 9, "small": 10, "fused": 8}
+    assert {group: len(of_it) for group, of_it in groups.items()} == counts
+    assert {c.dtype for c in groups["fp16"]} == {"fp16"} and {c.layout for c in groups["fp16"]} == {"nt"}
+    others = [c for c in cases if c.group != "fp16"]
+    assert {c.dtype for c in others} == {"bf16"}
+    assert {c.layout for c in others if c.group != "layouts"} == {"nt"}
+    assert [c.layout for c in groups["layouts"]] == ["nn", "tn", "tt"] * 3
+    assert [c.epilogue for c in groups["fused"]] == ["none", "bias_gelu_tanh", "bias_add", "swiglu"] * 2
+    same = [
+        dataclasses.replace(c, group="fp16", dtype="fp16") for c in cases if c.group in ("prefill", "wgrad", "square")
+    ]
+    assert groups["fp16"] == same
+    known = {(c.m, c.n, c.k) for c in suites.load("standard") if c.group in ("prefill", "wgrad", "square")}
+    assert {(c.m, c.n, c.k) for c in same} <= known
+
+
+@pytest.mark.parametrize("name", suites.names())
+def test_suites_hold_cases_that_can_be_measured_and_none_twice(name: str) -> None:
+    cases = suites.load(name)
+    assert len(set(cases)) == len(cases)
+    for case in cases:
+        assert case.dtype in DTYPES and case.layout in ("nn", "nt", "tn", "tt")
+        assert case.epilogue == "none" or case.epilogue in dir(epilogues)
 
 
 def test_an_unknown_suite_lists_what_there_is() -> None:
@@ -137,11 +176,39 @@ def test_the_report_gives_both_sides_and_their_ratio() -> None:
     assert cells in text and "NVIDIA Test" in text and "`x_us`: 1.5" in text
 
 
-def test_a_long_table_is_folded_under_its_geometric_mean() -> None:
-    sides = (("a", 1.0), ("b", 2.0))
-    rows = [dataclasses.replace(ROW, m=m, contender=c, us=us) for m in range(13) for c, us in sides]
-    text = report.render([("p", dataclasses.replace(FILE, rows=tuple(rows)))])
-    assert "<summary>13 problems; b ÷ a: geometric mean 2.00 of 13</summary>" in text
+def long_report(**changes: object) -> str:
+    """13 problems in two groups: `us` takes 1 µs; `slow` 4, in group y 1; `fast` 2, in the last 0.5."""
+    rows = []
+    for m in range(13):
+        group = "x" if m < 3 else "y"
+        for name, us in (("us", 1.0), ("slow", 4.0 if group == "x" else 1.0), ("fast", 0.5 if m == 12 else 2.0)):
+            rows.append(dataclasses.replace(ROW, m=m, group=group, contender=name, us=us))
+    extra = [dataclasses.replace(rows[0], **changes)] if changes else []
+    return report.render([("p", dataclasses.replace(FILE, rows=(*rows, *extra)))])
+
+
+def test_a_long_table_is_folded_under_groups_that_compare_with_the_fastest() -> None:
+    text = long_report()
+    summary, folded = text.split("<details>")
+    assert (
+        "| group | problems | fastest other ÷ us: geometric mean | minimum |\n| --- | ---: | ---: | ---: |" in summary
+    )
+    assert "| x | 3 | 2.000 | 2.000 |" in summary and "| y | 10 | 0.933 | 0.500 |" in summary
+    assert "0×2048×1024" not in summary and "÷ its none" not in summary
+    assert folded.startswith("<summary>13 problems</summary>\n\n| M×N×K |") and folded.count("×2048×1024 |") == 13
+
+
+def test_a_group_counts_what_could_not_be_compared() -> None:
+    text = long_report(m=99, us=None, ok=False)
+    assert "| x | 3 of 4 | 2.000 | 2.000 |" in text
+    assert "| z | 0 of 1 |  |  |" in long_report(m=99, group="z")
+
+
+def test_a_long_report_says_what_an_epilogue_costs_each_contender() -> None:
+    text = long_report(epilogue="swiglu", us=1.25)
+    assert "| M×N×K | type | epilogue | us ÷ its none |" in text
+    assert "| 0×2048×1024 | bf16 nt | swiglu | 1.25 |" in text.split("<details>")[0]
+    assert "÷ its none" not in long_report(epilogue="swiglu", m=99)
 
 
 def test_the_report_replaces_only_what_stands_between_the_markers() -> None:
@@ -176,11 +243,11 @@ ON_CPU = Bench(
 )
 
 
-def contender(name: str, compute, *, separate: bool = False) -> Contender:
-    return Contender(name, lambda case, inputs: lambda: compute(inputs), lambda case: name, separate)
+def contender(name: str, compute, *, loose: bool = False) -> Contender:
+    return Contender(name, lambda case, inputs: lambda: compute(inputs), lambda case: name, loose)
 
 
-@pytest.mark.parametrize("epilogue", ["none", "bias_gelu", "swiglu", "add"])
+@pytest.mark.parametrize("epilogue", ["none", "bias_gelu", "bias_gelu_tanh", "bias_add", "swiglu", "add"])
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 def test_right_results_are_timed_in_every_layout(epilogue: str, layout: str) -> None:
     case = Case("g", 33, 48, 40, "bf16", layout, epilogue)
@@ -214,18 +281,114 @@ def zeros(inputs: Inputs) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("compute", [all_but_the_last_row, past_the_end, nothing, zeros])
-@pytest.mark.parametrize("separate", [False, True])
-def test_a_wrong_contender_is_recorded_and_not_timed(compute, separate: bool) -> None:
+@pytest.mark.parametrize("loose", [False, True])
+def test_a_wrong_contender_is_recorded_and_not_timed(compute, loose: bool) -> None:
     case = Case("g", 32, 48, 40, "bf16", "nt", "none")
-    (row,) = ON_CPU.rows(case, [contender("bad", compute, separate=separate)])
+    (row,) = ON_CPU.rows(case, [contender("bad", compute, loose=loose)])
     assert row.ok is False and row.us is None
     json.loads(json.dumps(dataclasses.asdict(row), allow_nan=False))
 
 
 @pytest.mark.parametrize("name", ["cublas2", "cutegemmm", ""])
 def test_an_unknown_contender_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="expected cutegemm, cutegemm:PIN, cublas or unfused"):
+    with pytest.raises(ValueError, match="expected one of cutegemm, cutegemm:PIN, cublas, cublaslt, unfused"):
         named(name)
+
+
+class StubBlas:
+    """torch's setting of a preferred BLAS library, which a CPU build refuses to set to cuBLASLt."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.preferred = "default"
+        self.asked: list[str] = []
+        monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", self)
+
+    def __call__(self, library: str | None = None) -> str:
+        if library is not None:
+            self.preferred = library
+            self.asked.append(library)
+        return self.preferred
+
+
+@pytest.mark.parametrize("epilogue", ["none", "bias", "bias_relu", "bias_gelu_tanh"])
+def test_cublaslt_is_preferred_for_its_own_calls_only(epilogue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    blas = StubBlas(monkeypatch)
+    (row,) = ON_CPU.rows(Case("g", 33, 48, 40, "bf16", "nt", epilogue), [named("cublaslt")])
+    assert row.ok and row.us is not None and row.kernel.endswith("out=)")
+    assert blas.preferred == "default" and blas.asked[:2] == ["cublaslt", "default"]
+
+
+@pytest.mark.parametrize("name", ["cublas", "cublaslt"])
+def test_the_preferred_library_is_put_back_after_an_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    blas = StubBlas(monkeypatch)
+    a, b, out = torch.ones(4, 3), torch.ones(5, 2), torch.empty(4, 2)
+    call = named(name).prepare(Case("g", 4, 2, 3, "fp32", "nn", "none"), Inputs(a, b, (), out))
+    assert call is not None and blas.asked == []
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        call()
+    assert blas.asked == [name, "default"]
+
+
+@pytest.mark.parametrize(
+    ("name", "epilogue"), [("cublas", "bias"), ("cublaslt", "bias_gelu"), ("cublaslt", "swiglu"), ("unfused", "none")]
+)
+def test_a_contender_without_a_way_prepares_nothing(name: str, epilogue: str) -> None:
+    a, b, out = torch.ones(4, 3), torch.ones(3, 2), torch.empty(4, 2)
+    assert named(name).prepare(Case("g", 4, 2, 3, "fp32", "nn", epilogue), Inputs(a, b, (), out)) is None
+
+
+SAMPLED = Case("g", 300, 520, 16, "bf16", "nt", "none")
+
+
+def sampled(epilogue: str, case: Case = SAMPLED) -> tuple[Gate, torch.Tensor]:
+    """A gate that looks at a sample, and a right result."""
+    case = dataclasses.replace(case, epilogue=epilogue)
+    inputs = ON_CPU._inputs(case)
+    bound = bind(case, inputs.operands)
+    gemm(inputs.a, inputs.b, epilogue=bound, out=inputs.out)
+    return Gate(inputs.a, inputs.b, bound, whole=case.m * case.n * case.k - 1), inputs.out
+
+
+@pytest.mark.parametrize("epilogue", ["none", "bias_add", "scale_col", "scale", "swiglu", "bias_swiglu"])
+@pytest.mark.parametrize("loose", [False, True])
+def test_a_sample_passes_what_is_right_and_catches_one_wrong_element(epilogue: str, loose: bool) -> None:
+    gate, right = sampled(epilogue)
+    verdict = gate.judge(right, loose=loose)
+    assert verdict.ok and 0 < verdict.rel_err < 2**-8, verdict.why
+    m, n = right.shape
+    for row, column in [(0, 5), (m - 1, 6), (5, 0), (6, n - 1)]:  # in sampled rows, then in sampled columns
+        wrong = right.clone()
+        wrong[row, column] += right.abs().max()
+        verdict = gate.judge(wrong, loose=loose)
+        assert not verdict.ok and verdict.why and verdict.rel_err > 0.9
+
+
+def test_a_sample_has_128_rows_and_columns_and_every_block_of_128() -> None:
+    gate, right = sampled("none")
+    assert [part.of(right).shape for part in gate._parts] == [(128, 520), (300, 128)]
+    for size in (129, 4096, 16300, 16384):
+        indices = _spread(size, torch.device("cpu"))
+        assert len(indices.unique()) == 128 and indices[0] == 0 and indices[-1] == size - 1
+        assert set((indices // 128).tolist()) == set(range((size + 127) // 128))
+
+
+def test_a_sample_does_not_hide_what_nobody_wrote() -> None:
+    gate, right = sampled("none")
+    unseen = next(i for i in range(300) if i not in gate._parts[0].indices), 1
+    assert unseen[1] not in gate._parts[1].indices
+    right[unseen] = float("nan")
+    assert gate.judge(right) == Verdict(False, None, "1 elements are NaN")
+
+
+def test_problems_up_to_the_limit_are_compared_whole() -> None:
+    a, b = torch.randn(300, 4), torch.randn(4, 200)
+    assert len(Gate(a, b, None, whole=300 * 200 * 4)._parts) == 1
+    assert len(Gate(a, b, None, whole=300 * 200 * 4 - 1)._parts) == 2
+    right = (a.double() @ b.double()).float()
+    wrong = right.clone()
+    wrong[1, 1] += 1
+    gate = Gate(a, b, None)
+    assert gate.judge(right).ok and not gate.judge(wrong).ok
 
 
 def test_results_join_what_was_measured_alike_and_refuse_the_rest() -> None:
