@@ -363,6 +363,12 @@ def test_a_sample_passes_what_is_right_and_catches_one_wrong_element(epilogue: s
         assert not verdict.ok and verdict.why and verdict.rel_err > 0.9
 
 
+def test_a_sample_takes_one_column_a_pair_of_what_follows_a_gated_unit() -> None:
+    a, b = torch.randn(300, 16), torch.randn(16, 520)
+    gated = epilogues.swiglu >> epilogues.add(torch.randn(300, 260)) >> epilogues.scale_row(torch.randn(260))
+    assert Gate(a, b, gated, whole=0).judge(gemm(a, b, epilogue=gated)).ok
+
+
 def test_a_sample_has_128_rows_and_columns_and_every_block_of_128() -> None:
     gate, right = sampled("none")
     assert [part.of(right).shape for part in gate._parts] == [(128, 520), (300, 128)]
