@@ -9,7 +9,7 @@ configuration by.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from cutegemm.dtypes import lookup
@@ -66,6 +66,23 @@ class Signature:
     alpha: str
     beta: str
 
+    def transposed(self) -> Signature:
+        """That of D^T = epilogue^T(alpha * B^T A^T + beta * C^T) on the same memory: A and B trade places, Rows become
+        Cols.
+
+        Raises `EpilogueError` where the epilogue pairs columns.
+        """
+        return Signature(
+            a=_turned(self.b),
+            b=_turned(self.a),
+            c=None if self.c is None else _turned(self.c),
+            outputs=tuple(map(_turned, self.outputs)),
+            epilogue=self.epilogue.transposed(),
+            operands=tuple(map(_turned, self.operands)),
+            alpha=self.alpha,
+            beta=self.beta,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -84,6 +101,14 @@ class Problem:
     def flops(self) -> int:
         """Floating-point operations of the products: 2·batch·m·n·k."""
         return 2 * self.batch * self.m * self.n * self.k
+
+    def transposed(self) -> Problem:
+        """The problem of `Signature.transposed`."""
+        return Problem(self.n, self.m, self.k, self.batch, self.signature.transposed())
+
+
+def _turned(access: Access) -> Access:
+    return replace(access, major={"m": "n", "n": "m"}.get(access.major, access.major))
 
 
 def alignment(numbers: Iterable[int], *, limit: int = MAX_ALIGN) -> int:

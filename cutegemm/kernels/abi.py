@@ -11,16 +11,19 @@ is the GPU's, by which persistent kernels size their grid.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 if TYPE_CHECKING:
     from cutegemm.problem import Access, Signature
 
 Kind = Literal["address", "size", "stride", "float"]
+T = TypeVar("T")
 
 SIZES = ("m", "n", "k", "l0", "l1", "sm_count")
+
+_TURNED = {"m": "n", "n": "m", "a": "b", "b": "a"}
 
 #: Batch modes that a kernel can walk; the launcher loops over what remains outside of them.
 BATCH_MODES = 2
@@ -71,6 +74,19 @@ def scalars(signature: Signature) -> Iterator[tuple[str, str | None]]:
     for i, (spec, access) in enumerate(zip(signature.epilogue.operands, signature.operands, strict=True)):
         if spec.kind == "scalar":
             yield f"op{i}", None if access.major == "float" else access.dtype
+
+
+def transposed(values: Mapping[str, T]) -> dict[str, T]:
+    """Arguments by name -> by the names that they have in the list of the transposed problem."""
+
+    def renamed(name: str) -> str:
+        kind, *rest = name.split(".")
+        if not rest:
+            return _TURNED.get(name, name)
+        tensor, *dim = rest
+        return ".".join((kind, _TURNED.get(tensor, tensor), *(_TURNED.get(d, d) for d in dim)))
+
+    return {renamed(name): value for name, value in values.items()}
 
 
 def arguments(signature: Signature) -> tuple[Argument, ...]:

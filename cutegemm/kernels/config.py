@@ -12,6 +12,7 @@ OPERAND_BYTES = 2  # fp16 and bf16, the operands that these tiles hold
 CHUNK_BYTES = 16  # what a thread copies to one place in shared memory, and what the swizzle moves as one
 PLACE_BYTES = 16  # a block's place in D: tile row and column, and two batch indices
 DEFAULT_RASTER = 8
+_USUAL = (("raster", str(DEFAULT_RASTER)), ("swap_ab", "no"))
 
 
 class KernelConfig(Protocol):
@@ -44,8 +45,8 @@ class KernelConfig(Protocol):
 
 
 def spelled(options: Mapping[str, str]) -> str:
-    """Options as `key=value,…`; a raster of its default value goes without saying."""
-    return ",".join(f"{key}={x}" for key, x in options.items() if (key, x) != ("raster", str(DEFAULT_RASTER)))
+    """Options as `key=value,…`; usual values of some go without saying."""
+    return ",".join(f"{key}={x}" for key, x in options.items() if (key, x) not in _USUAL)
 
 
 def vector_elements(access: Access) -> int:

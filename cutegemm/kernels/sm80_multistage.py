@@ -100,7 +100,7 @@ class MultistageGemm:
         )  # fmt: skip
 
         tile_row, tile_column, l0, l1 = place[0], place[1], place[2], place[3]
-        WarpEpilogue(self.signature, warp_m, warp_n, v).run(
+        WarpEpilogue(self.signature, v, warp_m, warp_n).run(
             accumulators, lane,
             tile_row * cfg.tile_m + warp_row * warp_m, l0, l1, tile_column * cfg.tile_n + warp_column * warp_n,
         )  # fmt: skip

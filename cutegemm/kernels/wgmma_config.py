@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cutegemm.kernels.config import DEFAULT_RASTER, OPERAND_BYTES, spelled
+from cutegemm.kernels.staging import SLOT_BYTES, SLOTS
 
 CONSUMERS = 2  # warpgroups that multiply
 WARPGROUP = 128  # threads
+INSTRUCTION_M = 64  # rows of one wgmma, 16 for each warp of a warpgroup
 BARRIER_BYTES = 16  # a stage's full and empty mbarrier
 SWIZZLE_ALIGN = 1024  # the 128-byte swizzle repeats every 8 rows
 
@@ -19,7 +21,8 @@ class WgmmaConfig:
     A block works through `tile_m` x `tile_n` tiles of D and walks K in steps of `tile_k`, `stages` of them in shared
     memory at once. Its two consumer warpgroups share each tile, half its rows each, or alternate (`pingpong`): one
     finishes its tile while the other multiplies. `cluster_m` x `cluster_n` blocks work on neighbouring tiles and read
-    each operand once between them. They walk D in groups of `raster` tile rows, column by column.
+    each operand once between them. They walk D in groups of `raster` tile rows, column by column. With `swap_ab` all of
+    this is said of D^T = B^T A^T: `tile_m` lies along N, and a small M becomes the instruction's N.
     """
 
     tile_m: int
@@ -30,6 +33,7 @@ class WgmmaConfig:
     pingpong: bool = False
     raster: int = DEFAULT_RASTER
     tile_k: int = 64
+    swap_ab: bool = False
 
     @property
     def threads(self) -> int:
@@ -58,8 +62,9 @@ class WgmmaConfig:
 
     @property
     def smem_bytes(self) -> int:
-        """Shared memory of a block: the pipeline's stages, their barriers, and room to align the swizzle."""
-        return self.stages * (self.stage_bytes + BARRIER_BYTES) + SWIZZLE_ALIGN
+        """Shared memory of a block: the pipeline's stages, the epilogue's slots, and room to align their swizzles."""
+        slots = 4 * CONSUMERS * SLOTS * (SLOT_BYTES + BARRIER_BYTES // 2)
+        return self.stages * (self.stage_bytes + BARRIER_BYTES) + slots + 2 * SWIZZLE_ALIGN
 
     def options(self) -> dict[str, str]:
         """What a `kernel=` string can say about it, by key."""
@@ -69,34 +74,48 @@ class WgmmaConfig:
             "cluster": f"{self.cluster_m}x{self.cluster_n}",
             "schedule": "pingpong" if self.pingpong else "cooperative",
             "raster": str(self.raster),
+            "swap_ab": "yes" if self.swap_ab else "no",
         }
 
     def __str__(self) -> str:
         return spelled(self.options())
 
 
-#: Every configuration that `sm90_wgmma` is built in, with what each is for. Rates are of bf16, both operands K-major,
-#: on an H200, 2026-11.
+#: Every configuration that `sm90_wgmma` is built in, with what each is for. Slices of a tile that lies along M or N are
+#: whole swizzle atoms of 64, so 96, 160 and 224 columns serve K-major operands only.
 CONFIGS: tuple[WgmmaConfig, ...] = (
-    # Many tiles, K up to about 8192: nothing waits for an epilogue (8192^3: 686 TFLOP/s, the best cooperative 673).
+    # Many tiles and a short K: nothing waits for an epilogue.
+    WgmmaConfig(128, 192, stages=4, cluster_m=2, pingpong=True),
+    WgmmaConfig(128, 192, stages=4, cluster_n=2, pingpong=True),
+    WgmmaConfig(128, 192, stages=4, pingpong=True),
+    WgmmaConfig(128, 160, stages=5, cluster_m=2, pingpong=True),
+    WgmmaConfig(128, 160, stages=5, pingpong=True),
     WgmmaConfig(128, 128, stages=6, cluster_m=2, pingpong=True, raster=16),
     WgmmaConfig(128, 128, stages=6, cluster_m=2, pingpong=True),
-    WgmmaConfig(128, 128, stages=6, cluster_n=2, pingpong=True),
     WgmmaConfig(128, 128, stages=6, pingpong=True),
-    WgmmaConfig(64, 256, stages=5, cluster_m=2, pingpong=True),
-    # Few tiles or a long K: a larger tile reads less for each product (2048 x 4096 x 14336: 702 TFLOP/s, above 671).
-    WgmmaConfig(128, 256, stages=4, cluster_m=2),
+    # Few tiles or a long K: a larger tile reads less for each product, and spends less of the power on it.
+    WgmmaConfig(128, 256, stages=4, cluster_m=2, raster=16),
+    WgmmaConfig(128, 256, stages=4, cluster_n=2),
     WgmmaConfig(128, 256, stages=4),
     WgmmaConfig(256, 128, stages=4, cluster_n=2),
-    WgmmaConfig(256, 128, stages=4, cluster_m=2),
     WgmmaConfig(256, 128, stages=4),
-    # One wave: what fills the GPU (512 x 6144 x 4096 is 128 tiles of 128x192: 649 TFLOP/s, with 128x256 532).
-    WgmmaConfig(128, 192, stages=5),
-    WgmmaConfig(128, 192, stages=5, cluster_n=2),
-    WgmmaConfig(128, 128, stages=6),
+    # One wave, or little more: what fills the GPU.
+    WgmmaConfig(128, 224, stages=4, cluster_m=2),
+    WgmmaConfig(128, 192, stages=4, cluster_m=2),
+    WgmmaConfig(128, 192, stages=4),
+    WgmmaConfig(128, 160, stages=5),
     WgmmaConfig(128, 128, stages=6, cluster_m=2),
+    WgmmaConfig(128, 128, stages=6),
+    WgmmaConfig(128, 96, stages=6, cluster_m=2),
+    WgmmaConfig(128, 96, stages=6),
     # Small problems, for which no tile above makes blocks enough.
+    WgmmaConfig(128, 64, stages=8, cluster_m=2),
     WgmmaConfig(128, 64, stages=8),
+    WgmmaConfig(64, 128, stages=8, cluster_m=2, pingpong=True),
     WgmmaConfig(64, 128, stages=8, pingpong=True),
     WgmmaConfig(64, 64, stages=8, pingpong=True),
+    # A few rows of D: tiles above would multiply mostly padding.
+    WgmmaConfig(128, 32, stages=9, swap_ab=True),
+    WgmmaConfig(64, 32, stages=14, pingpong=True, swap_ab=True),
+    WgmmaConfig(64, 16, stages=16, pingpong=True, swap_ab=True),
 )

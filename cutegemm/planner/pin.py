@@ -21,8 +21,8 @@ class Pin:
 def parse_pin(text: str) -> Pin:
     """Read `family[:key=value,…]`, such as `"sm80_multistage:tile=128x128x32,stages=4"`.
 
-    Keys are `tile` (MxNxK), `stages` and `raster`; `warps` (MxN) of `sm80_multistage`; `cluster` (MxN) and `schedule`
-    (`cooperative` or `pingpong`) of `sm90_wgmma`. Any may be left out.
+    Keys are `tile` (MxNxK), `stages` and `raster`; `warps` (MxN) of `sm80_multistage`; `cluster` (MxN), `schedule`
+    (`cooperative` or `pingpong`) and `swap_ab` (`yes` or `no`) of `sm90_wgmma`. Any may be left out.
     Raises `NotAvailableError` for a family that this version does not have yet, and `ArgumentError` for an
     unknown family, an unknown, repeated or malformed key, or values that no registered configuration has.
     """
@@ -37,7 +37,7 @@ def parse_pin(text: str) -> Pin:
         raise ArgumentError(f"kernel={text!r}: unknown family {name!r}; available: {', '.join(FAMILIES)}")
     wanted = _options(text, options, family) if ":" in text else {}
     configs = tuple(c for c in family.configs if wanted.items() <= c.options().items())
-    # A configuration's own text leaves out a usual raster, and is not to mean its neighbours of another.
+    # A configuration's own text leaves out usual values, and is not to mean its neighbours of another.
     configs = tuple(c for c in configs if str(c) == options) or configs
     if not configs:
         registered = "; ".join(map(str, family.configs))

@@ -13,7 +13,7 @@ from cutegemm.dtypes import lookup
 from cutegemm.errors import ArgumentError, CuteGemmError, DeviceError, ShapeError, UnsupportedArchitectureError
 from cutegemm.fusion.graph import IDENTITY, Graph
 from cutegemm.kernels.config import KernelConfig
-from cutegemm.planner import report
+from cutegemm.planner import report, tables
 from cutegemm.planner.families import FAMILIES, UPCOMING, Family
 from cutegemm.planner.legality import Refusal, refusal
 from cutegemm.planner.model import Estimate
@@ -43,9 +43,9 @@ class Candidate:
 class Plan:
     """The chosen kernel, and what it was chosen from.
 
-    `candidates` holds the legal ones by modelled time, the chosen one first, then the refused ones. `pin` is
-    the `kernel=` string that narrowed them, if any; `assumed` says why the GPU is not one that was asked for,
-    if so.
+    `candidates` holds the legal ones, the chosen one first and the others by modelled time, then the refused ones.
+    `measured` is among how many measured configurations the chosen one was the fastest: 0 where the model chose. `pin`
+    is the `kernel=` string that narrowed them, if any; `assumed` says why the GPU is not one that was asked for, if so.
     """
 
     problem: Problem
@@ -54,6 +54,7 @@ class Plan:
     config: KernelConfig
     us: float
     candidates: tuple[Candidate, ...]
+    measured: int = 0
     pin: str | None = None
     assumed: str | None = None
 
@@ -124,8 +125,8 @@ def plan(
 def plan_problem(
     problem: Problem, device: DeviceSpec, *, kernel: str | None = None, assumed: str | None = None
 ) -> Plan:
-    """The best legal kernel for `problem` on `device` by the model, out of all families or those that
-    `kernel` pins.
+    """The best legal kernel for `problem` on `device`, out of all families or those that `kernel` pins: the fastest of
+    those that were measured on it (`tables`), or else the fastest by the model.
 
     Raises the error of the rule that nothing got past: `UnsupportedArchitectureError`, `DTypeError` or
     `ShapeError`, with the reason; and what `parse_pin` raises for `kernel`.
@@ -148,9 +149,15 @@ def plan_problem(
     if not legal:
         raise _nothing_serves(refused, device, kernel)
     legal.sort(key=lambda pair: pair[0])  # stable: the family's order decides between equals
+    times = tables.times(problem, device)
+    known = [pair for pair in legal if pair[1].kernel in times]
+    if known:
+        fastest = min(known, key=lambda pair: times[pair[1].kernel])
+        legal.remove(fastest)
+        legal.insert(0, fastest)
     us, best = legal[0]
     candidates = (*(candidate for _, candidate in legal), *refused)
-    return Plan(problem, device, best.family, best.config, us, candidates, kernel, assumed)
+    return Plan(problem, device, best.family, best.config, us, candidates, len(known), kernel, assumed)
 
 
 def _nothing_serves(refused: list[Candidate], device: DeviceSpec, kernel: str | None) -> CuteGemmError:

@@ -51,6 +51,7 @@ def data(plan: Plan) -> dict[str, Any]:
         },
         "device": asdict(plan.device),
         "assumed": plan.assumed,
+        "measured": plan.measured,
         "pin": plan.pin,
         "kernel": plan.kernel,
         "us": plan.us,
@@ -126,6 +127,8 @@ def _choice(plan: Plan) -> list[str]:
         f"why        {best.tiles} tiles, {best.blocks_per_sm} at once on each of {plan.device.sm_count} SMs: "
         f"{best.waves:.2f} waves, {best.efficiency:.0%} full",
     ]
+    if plan.measured:
+        lines.append(f"           the fastest of {plan.measured} measured for this problem on this GPU")
     top = sorted(best.terms.items(), key=lambda term: -term[1])[:_TOP_TERMS]
     return lines + [f"           {us:10.1f} us  {name}" for name, us in top]
 

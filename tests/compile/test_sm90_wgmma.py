@@ -1,7 +1,7 @@
 """The SASS of `sm90_wgmma`: wgmma, TMA and register hand-over in the numbers that its loops come to, no spills.
 
 Every configuration is compiled for the signature that it is measured with; then layouts, dtypes and epilogues, each in
-another configuration.
+another configuration, and those that take most registers in the one with most accumulators.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pytest
 
 from cutegemm import Col, Row, Scalar, Tile, device, epilogue, epilogues, ops
 from cutegemm.compiler import Spec, build, sass
+from cutegemm.kernels.staging import staging
 from cutegemm.kernels.wgmma_config import CONFIGS, WgmmaConfig
 from cutegemm.planner import FAMILIES, contiguous_problem, refusal
 from cutegemm.problem import Access, Problem
@@ -47,7 +48,9 @@ SIGNATURES = {
     "scale_col": problem("tt", epilogue=epilogues.scale_col),
     "two outputs": problem(epilogue=epilogues.bias_gelu_aux, dtype="fp16", out_dtype="fp32"),
     "paired, two outputs": problem("nn", epilogue=epilogues.swiglu_aux),
+    "residual nt": problem(epilogue=epilogues.bias_add),
     "every kind": problem("tn", epilogue=every_kind),
+    "every kind nt": problem(epilogue=every_kind),
     "C, device scalars": problem(signature={"c": Access("fp32", "n", 16), "alpha": "fp32", "beta": "bf16"}),
     "C, narrow": problem(signature={"c": Access("bf16", "n", 2), "outputs": (Access("bf16", "n", 2),)}),
     "M-major output": problem(signature={"c": Access("fp16", "m", 16), "outputs": (Access("fp16", "m", 16),)}),
@@ -58,8 +61,15 @@ def specs() -> Iterator[tuple[str, Spec]]:
     for config in CONFIGS:
         yield f"plain-{config}", Spec(FAMILY.name, config, problem().signature, "sm_90a")
     for i, (name, varied) in enumerate(SIGNATURES.items()):
-        config = CONFIGS[i % len(CONFIGS)]
+        turn = CONFIGS[i % len(CONFIGS) :] + CONFIGS[: i % len(CONFIGS)]
+        config = next(c for c in turn if refusal(varied, FAMILY, c, H200) is None)
         yield f"{name}-{config}", Spec(FAMILY.name, config, varied.signature, "sm_90a")
+    fullest = max(CONFIGS, key=lambda config: config.accumulators)
+    for name in ("residual nt", "every kind nt", "C, narrow"):
+        yield f"{name}-{fullest}", Spec(FAMILY.name, fullest, SIGNATURES[name].signature, "sm_90a")
+    for name in ("every kind nt", "C, narrow"):
+        swapped = next(c for c in CONFIGS if c.swap_ab and c.tile_n == 32)
+        yield f"{name}-{swapped}", Spec(FAMILY.name, swapped, SIGNATURES[name].signature, "sm_90a")
 
 
 SPECS = dict(specs())
@@ -75,13 +85,24 @@ def test_machine_code(spec: Spec) -> None:
     assert (code.spills, code.local_bytes) == (0, 0)
     # One k-tile's worth, 16 deep and 64 rows high.
     assert code.opcodes["HGMMA"] == config.tile_k // 16 * (config.group_m // 64)
-    assert code.opcodes["UTMALDG"] >= 2
     assert code.opcodes["USETMAXREG"] == 2
-    assert not {"HMMA", "LDSM", "LDGSTS", "LDL", "STL"} & set(code.opcodes)
+    assert not {"HMMA", "LDGSTS", "LDL", "STL"} & set(code.opcodes)
     assert code.registers * config.threads <= REGISTERS_PER_SM
+    solved = spec.signature.transposed() if config.swap_ab else spec.signature
+    staged = staging(solved, config.tile_n, config.accumulators)
+    assert code.opcodes["UTMALDG"] >= 2 + len(staged.loads if staged is not None else ())
+    if staged is None:
+        assert "SHFL" in code.opcodes
+        assert "UTMASTG" not in code.opcodes
+        return
+    assert "SHFL" not in code.opcodes
+    assert code.opcodes["UTMASTG"] % len(staged.stores) == 0 < code.opcodes["UTMASTG"]
+    assert ("STSM" in code.opcodes) == any(box.itemsize == 2 and not box.paired for box in staged.stores)
+    assert ("LDSM" in code.opcodes) == any(box.itemsize == 2 and not box.paired for box in staged.loads)
 
 
 def test_what_is_compiled_is_legal() -> None:
-    for config in CONFIGS:
-        for name, varied in {"plain": problem(), **SIGNATURES}.items():
-            assert refusal(varied, FAMILY, config, H200) is None, name
+    problems = {"plain": problem(), **SIGNATURES}
+    for name, spec in SPECS.items():
+        varied = next(p for p in problems.values() if p.signature == spec.signature)
+        assert refusal(varied, FAMILY, spec.config, H200) is None, name

@@ -21,7 +21,9 @@ pytestmark = pytest.mark.gpu
 CONFIGURATIONS = {
     f"{family.name}:{config}": (family, config) for family in FAMILIES.values() for config in family.configs
 }
-#: In every problem below A is K-major, B and D N-major, all of bf16 at 16 bytes: one kernel a configuration serves all.
+#: In most problems below A and B are K-major and D N-major, all of bf16 at 16 bytes: one kernel a configuration serves
+#: them. The other layouts have kernels of their own.
+LAYOUTS = ("nn", "tn", "tt")
 TAILS = (*range(1, 66), 127, 129, 200, 255, 321)
 
 
@@ -47,8 +49,11 @@ def refused(kernel: str) -> str | None:
 def built() -> None:
     """The kernels of all configurations, built in parallel."""
     if not ahead.in_worker():
-        a, b = operands(300, 520, 136)
-        ahead.build([ahead.spec_of(a, b, kernel=kernel) for kernel in CONFIGURATIONS if refused(kernel) is None])
+        able = [kernel for kernel in CONFIGURATIONS if refused(kernel) is None]
+        specs = [ahead.spec_of(*operands(300, 520, 136), kernel=kernel) for kernel in able]
+        for kernel in able:
+            specs += [ahead.spec_of(*operands(300, 520, 136, layout), kernel=kernel) for layout in layouts(kernel)]
+        ahead.build(specs)
 
 
 @pytest.fixture(params=CONFIGURATIONS)
@@ -62,9 +67,19 @@ def kernel(request: pytest.FixtureRequest, built: None) -> str:
     pytest.skip(reason)
 
 
-def operands(m: int, n: int, k: int) -> tuple[Tensor, Tensor]:
+def layouts(kernel: str) -> list[str]:
+    """The layouts beside "nt" that a configuration serves."""
+    family, config = CONFIGURATIONS[kernel]
+    gpu = DeviceSpec.query(0)
+    return [x for x in LAYOUTS if refusal(contiguous_problem(300, 520, 136, layout=x), family, config, gpu) is None]
+
+
+def operands(m: int, n: int, k: int, layout: str = "nt") -> tuple[Tensor, Tensor]:
     """A and B in memory that is NaN elsewhere, aligned to 16 bytes whatever K is."""
-    return in_nan(randn(m, k, seed=k)), in_nan(randn(k, n, seed=k + 1))
+    a = randn(m, k, seed=k) if layout[0] == "n" else randn(k, m, seed=k)
+    b = randn(k, n, seed=k + 1) if layout[1] == "n" else randn(n, k, seed=k + 1)
+    a, b = in_nan(a), in_nan(b)
+    return a if layout[0] == "n" else a.t(), b if layout[1] == "n" else b.t()
 
 
 def test_this_gpu_serves_some_configuration_of_a_family() -> None:
@@ -80,6 +95,16 @@ def test_ragged_sizes(kernel: str) -> None:
         out.assert_intact()
 
 
+def test_every_layout(kernel: str) -> None:
+    for layout in layouts(kernel):
+        for m, n, k in ((300, 520, 136), (129, 257, 72)):
+            a, b = operands(m, n, k, layout)
+            out = Guarded((m, n), BF16, strides=(-(-n // 8) * 8, 1))
+            gemm(a, b, out=out.tensor, kernel=kernel)
+            check(out.tensor, a, b)
+            out.assert_intact()
+
+
 def test_every_tail_of_k(kernel: str) -> None:
     for k in TAILS:
         a, b = operands(70, 72, k)
@@ -89,7 +114,7 @@ def test_every_tail_of_k(kernel: str) -> None:
 def test_an_empty_k(kernel: str) -> None:
     family, config = CONFIGURATIONS[kernel]
     out = Guarded((70, 72), BF16)
-    rule = refusal(contiguous_problem(70, 72, 0, layout="nn"), family, config, DeviceSpec.query(0))
+    rule = refusal(contiguous_problem(70, 72, 0), family, config, DeviceSpec.query(0))
     if rule is not None:
         with pytest.raises(ShapeError, match="k=0: TMA reads no empty tensor"):
             gemm(*operands(70, 72, 0), out=out.tensor, kernel=kernel)
@@ -101,7 +126,7 @@ def test_an_empty_k(kernel: str) -> None:
 
 
 def test_sums_are_kept_in_fp32(kernel: str) -> None:
-    a, b = torch.zeros(130, 1024, dtype=BF16), torch.ones(1024, 136, dtype=BF16)
+    a, b = torch.zeros(130, 1024, dtype=BF16), torch.ones(136, 1024, dtype=BF16).t()
     # Row i has its -256 at column 4 + i, then at one of the second half, as two halves of K would meet it.
     a[:, 0], a[:, 3] = 256, 1
     rows = torch.arange(130)

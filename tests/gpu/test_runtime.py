@@ -14,6 +14,8 @@ import torch
 
 from cutegemm import compiler, epilogues, errors, gemm, warm
 from cutegemm.compiler import cache
+from cutegemm.device import DeviceSpec
+from cutegemm.planner import FAMILIES
 from tests.ahead import spec_of
 from tests.helpers import check
 
@@ -156,8 +158,9 @@ def test_the_operands_device_decides_not_the_current_one() -> None:
         gemm(a, b.to("cuda:0"))
 
 
-def test_runs_are_bit_equal() -> None:
-    a, b = randn(16, 8192), randn(8192, 2560)
+@pytest.mark.parametrize(("m", "n", "k"), [(16, 2560, 8192), (512, 1536, 1024)])
+def test_runs_are_bit_equal(m: int, n: int, k: int) -> None:
+    a, b = randn(m, k), randn(n, k).t()
     first = gemm(a, b)
     out = torch.empty_like(first)
     differing = torch.zeros((), device="cuda", dtype=torch.int64)
@@ -166,6 +169,33 @@ def test_runs_are_bit_equal() -> None:
         differing += (out != first).sum()
     assert differing.item() == 0
     check(first, a, b)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_kernel_waits_for_what_the_one_before_writes(family: str) -> None:
+    """A chain of short calls, each on the result of the one before: permutations, so that it is exact."""
+    if DeviceSpec.query(0).arch not in FAMILIES[family].architectures:
+        pytest.skip(f"{family} has no kernels for this GPU")
+    start, order = randn(384, 512), torch.randperm(512, device="cuda")
+    permute = torch.eye(512, device="cuda", dtype=torch.bfloat16)[order]
+    buffers, links = (torch.empty_like(start), torch.empty_like(start)), 300
+    for _ in range(3):
+        x = start
+        for i in range(links):
+            x = gemm(x, permute, out=buffers[i % 2], kernel=family)
+        expected = start
+        for _ in range(links):
+            expected = expected[:, torch.argsort(order)]
+        assert torch.equal(x, expected)
+
+
+def test_a_residual_stream_in_place() -> None:
+    """The output is the Tile operand, call after call: each reads what the one before wrote, and then overwrites it."""
+    x, weight = torch.zeros(300, 264, device="cuda", dtype=torch.float32), torch.eye(264, device="cuda").bfloat16()
+    step = torch.ones(300, 264, device="cuda", dtype=torch.bfloat16)
+    for _ in range(300):
+        gemm(step, weight, epilogue=epilogues.add(x), out=x)
+    assert torch.equal(x, torch.full_like(x, 300.0))
 
 
 def test_more_batch_modes_than_a_kernel_walks() -> None:

@@ -6,9 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cutegemm import epilogues
+from cutegemm.kernels import abi
 from cutegemm.kernels.config import CHUNK_BYTES, OPERAND_BYTES
 from cutegemm.kernels.scheduler import tile_at
 from cutegemm.kernels.tile_loader import CHUNK_ELEMENTS, SharedTile
+from cutegemm.planner import contiguous_problem
 
 SIZES = st.integers(1, 40)
 
@@ -68,3 +71,14 @@ def test_a_phase_of_ldmatrix_meets_no_bank_twice(tile: SharedTile) -> None:
             rows = range(start, start + 8)
             places = [tile.byte_offset(i, first) if tile.k_major else tile.byte_offset(first, i) for i in rows]
             assert len({place % 128 // CHUNK_BYTES for place in places}) == 8
+
+
+def test_arguments_of_the_transposed_problem() -> None:
+    signature = contiguous_problem(64, 128, 256, epilogue=epilogues.bias_add).signature
+    names = [argument.name for argument in abi.arguments(signature)]
+    turned = abi.transposed({name: name for name in names})
+    assert set(turned) == {argument.name for argument in abi.arguments(signature.transposed())}
+    assert (turned["m"], turned["n"], turned["k"], turned["l0"]) == ("n", "m", "k", "l0")
+    assert (turned["ptr.a"], turned["stride.b.n"], turned["stride.a.l1"]) == ("ptr.b", "stride.a.m", "stride.b.l1")
+    assert (turned["stride.out0.n"], turned["ptr.op0"]) == ("stride.out0.m", "ptr.op0")
+    assert abi.transposed(turned) == {name: name for name in names}

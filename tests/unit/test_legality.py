@@ -238,11 +238,21 @@ def test_occupancy(stages: int, smem_per_sm: int, blocks: int) -> None:
 
 
 @pytest.mark.parametrize("config", wgmma_config.CONFIGS, ids=str)
-@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("gpu", ["H100 PCIe", "H200"])
-def test_wgmma_configurations_are_legal_in_every_layout(config: WgmmaConfig, layout: str, gpu: str) -> None:
+def test_wgmma_configurations_are_legal_for_k_major_operands(config: WgmmaConfig, gpu: str) -> None:
+    assert wgmma_reason(contiguous_problem(256, 512, 128), config, lookup(gpu)) is None
+
+
+@pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
+def test_every_layout_has_tiles_of_all_sizes(layout: str) -> None:
     problem = contiguous_problem(256, 512, 128, layout=layout)
-    assert wgmma_reason(problem, config, lookup(gpu)) is None
+    refusals = {config: wgmma_reason(problem, config) for config in wgmma_config.CONFIGS}
+    assert {found[0] for found in refusals.values() if found is not None} == {"swizzle"}
+    tiles = {(c.tile_m, c.tile_n, c.pingpong) for c, found in refusals.items() if found is None}
+    assert tiles >= {
+        *((128, 192, True), (128, 128, True), (128, 256, False), (256, 128, False), (128, 128, False)),
+        *((128, 64, False), (64, 128, True), (64, 64, True)),
+    }
 
 
 def test_wgmma_configurations_are_distinct() -> None:
@@ -255,7 +265,9 @@ def test_wgmma_configuration_in_numbers() -> None:
     assert str(replace(alternating, raster=16)).endswith("cluster=2x1,schedule=pingpong,raster=16")
     assert (shared.threads, shared.cluster_size, shared.group_m, shared.accumulators) == (384, 2, 128, 128)
     assert (alternating.group_m, alternating.accumulators) == (128, 128)
-    assert shared.smem_bytes == 4 * (384 * 64 * 2 + 16) + 1024
+    assert shared.smem_bytes == 4 * (384 * 64 * 2 + 16) + 16 * (2048 + 8) + 2 * 1024
+    swapped = WgmmaConfig(64, 16, stages=8, swap_ab=True)
+    assert str(swapped) == "tile=64x16x64,stages=8,cluster=1x1,schedule=cooperative,swap_ab=yes"
 
 
 @pytest.mark.parametrize(
@@ -301,12 +313,12 @@ def test_problems_refused_by_wgmma(
         ({"tile_k": 32}, "swizzle", "tile_k=32: must be 64"),
         ({"tile_m": 96}, "warpgroup tile", "tile_m=96: a multiple of 64 .* ping-pong"),
         ({"tile_m": 192, "pingpong": False}, "warpgroup tile", "tile_m=192: a multiple of 128 .* cooperative"),
-        ({"tile_n": 80}, "warpgroup tile", "tile_n=80"),
+        ({"tile_n": 72}, "warpgroup tile", "tile_n=72: must be a multiple of 16"),
         ({"tile_n": 288, "tile_m": 64}, "warpgroup tile", "tile_n=288: .* up to 256"),
         ({"tile_n": 256}, "registers", "256 accumulators a thread: more than 192"),
         ({"cluster_m": 4, "cluster_n": 4}, "cluster", "cluster 4x4: 16 blocks"),
         ({"tile_m": 512, "tile_n": 64, "pingpong": False}, "TMA", "tile_m=512: a TMA box holds 256"),
-        ({"stages": 8}, "shared memory", "263296 bytes of shared memory: a block on H200 has 232448"),
+        ({"stages": 8}, "shared memory", "297216 bytes of shared memory: a block on H200 has 232448"),
     ],
 )
 def test_wgmma_tiles_refused(change: dict[str, Any], rule: str, text: str) -> None:
@@ -347,6 +359,25 @@ def test_slices_hold_whole_swizzle_atoms(config: WgmmaConfig, refused_as: dict[s
         assert found[0] == "swizzle"
         with pytest.raises(UnsupportedArchitectureError, match=refused_as[major]):
             raise found[2](found[1])
+
+
+def test_narrow_wgmma_tiles_leave_by_tma() -> None:
+    narrow = WgmmaConfig(64, 16, stages=8, pingpong=True)
+    assert wgmma_reason(config=narrow) is None
+    found = wgmma_reason(signed(outputs=(Access("bf16", "n", 8),)), narrow)
+    assert found is not None
+    assert found[:2] == ("warpgroup tile", "tile_n=16: must be a multiple of 32 where TMA can't store the output")
+
+
+def test_swap_ab_is_judged_by_what_it_solves() -> None:
+    swapped = WgmmaConfig(128, 32, stages=8, swap_ab=True)
+    assert wgmma_reason(signed(b=Access("bf16", "n", 16)), swapped) is None
+    found = wgmma_reason(signed(a=Access("bf16", "m", 16)), swapped)
+    assert found is not None
+    assert found[:2] == ("swizzle", "tile_n=32 of a n-major operand: a slice must be a multiple of 64")
+    found = wgmma_reason(signed(epilogue=pair_graph()), swapped)
+    assert found is not None
+    assert found[:2] == ("swap_ab", "swap_ab makes columns of rows, and the epilogue pairs columns")
 
 
 def test_wgmma_needs_its_architecture_its_memory_and_its_cluster() -> None:

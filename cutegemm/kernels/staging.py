@@ -1,0 +1,124 @@
+"""How the `sm90_wgmma` epilogue stages tensors in shared memory: plain numbers, free of torch and of the DSL.
+
+A warp finishes its part of D in units of 16 rows (a band) x `columns`. Each of its slots holds one unit: first what the
+unit reads (C and Tile operands, brought by TMA), then, in the same bytes, what it writes (the outputs, fetched by TMA).
+A tensor's part of a unit is a box that one TMA copy moves: lines of at most 128 bytes along the dimension that is
+contiguous in memory, swizzled as TMA does it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from cutegemm.dtypes import lookup
+from cutegemm.kernels import abi
+
+if TYPE_CHECKING:
+    from cutegemm.problem import Signature
+
+BAND = 16  # rows of one warp's fragment
+SLOTS = 2  # units that a warp has in shared memory
+SLOT_BYTES = 2048
+TMA_ALIGN = 16  # bytes: what TMA wants of addresses and strides
+_WIDTHS = (64, 32, 16)  # columns of the accumulator in a unit, the widest that fits
+_SWIZZLED_LINES = (32, 64, 128)  # bytes
+_VALUES = 240  # accumulators, and a unit's elements of each operand and output, that a thread holds without spilling
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A tensor's part of a unit: 16 rows x `columns`, half of the unit's where `paired`, `offset` bytes into a slot."""
+
+    tensor: abi.TensorArgument
+    paired: bool
+    columns: int
+    offset: int = 0
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return lookup(self.tensor.access.dtype).itemsize
+
+    @property
+    def n_major(self) -> bool:
+        """Whether lines run along N."""
+        return self.tensor.access.major == "n"
+
+    @property
+    def line_bytes(self) -> int:
+        """Bytes of a line."""
+        return (self.columns if self.n_major else BAND) * self.itemsize
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the box."""
+        return BAND * self.columns * self.itemsize
+
+    @property
+    def swizzle_bits(self) -> int:
+        """Bits of the 16-byte chunk's number that the line's number is XORed into."""
+        return (self.line_bytes // 16).bit_length() - 1
+
+    def byte_offset(self, row: Any, column: Any) -> Any:
+        """Where (row, column) of the box lies, in bytes from the slot's start."""
+        line, along = (row, column) if self.n_major else (column, row)
+        at = line * self.line_bytes + along * self.itemsize
+        chunk = (at >> 7) & ((1 << self.swizzle_bits) - 1)
+        return self.offset + (at ^ (chunk << 4))
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """Units of `columns` accumulator columns, and what a slot holds of each tensor."""
+
+    columns: int
+    loads: tuple[Box, ...]
+    stores: tuple[Box, ...]
+
+    @property
+    def load_bytes(self) -> int:
+        """Bytes that TMA brings for a unit."""
+        return sum(box.bytes for box in self.loads)
+
+
+@cache
+def staging(signature: Signature, tile_n: int, accumulators: int) -> Staging | None:
+    """How a kernel of `tile_n` columns and `accumulators` registers a thread of them stages `signature`; None where TMA
+    can't store its outputs."""
+    operands = signature.epilogue.operands
+    paired = {f"out{i}": spec.paired for i, spec in enumerate(signature.epilogue.outputs)}
+    paired |= {f"op{i}": spec.paired for i, spec in enumerate(operands)}
+    tensors = [t for t in abi.tensors(signature) if t.dims[:2] == ("m", "n")]
+    stores = [t for t in tensors if t.name.startswith("out")]
+    loads = [t for t in tensors if t not in stores]
+    if not all(map(_reachable, tensors)):
+        return None
+    vectors = len(stores) + len(loads) + sum(spec.kind == "row" for spec in operands)
+    for width in _WIDTHS:
+        if tile_n % width == 0 and accumulators + vectors * width // 2 <= _VALUES:
+            boxes = [Box(t, paired.get(t.name, False), width) for t in (*loads, *stores)]
+            boxes = [replace(box, columns=width // 2) if box.paired else box for box in boxes]
+            made = Staging(width, _placed(boxes[: len(loads)]), _placed(boxes[len(loads) :]))
+            if _fits(made.loads) and _fits(made.stores):
+                return made
+    return None
+
+
+def _reachable(tensor: abi.TensorArgument) -> bool:
+    """Whether TMA can read and write `tensor`."""
+    return tensor.access.major in ("m", "n") and tensor.access.align >= TMA_ALIGN
+
+
+def _placed(boxes: list[Box]) -> tuple[Box, ...]:
+    """The boxes one behind the other, the widest lines first: so each begins where its swizzle repeats."""
+    placed: list[Box] = []
+    for box in sorted(boxes, key=lambda box: -box.line_bytes):
+        placed.append(replace(box, offset=sum(before.bytes for before in placed)))
+    return tuple(placed)
+
+
+def _fits(boxes: tuple[Box, ...]) -> bool:
+    """Whether TMA can swizzle their lines and a slot holds them."""
+    return all(box.line_bytes in _SWIZZLED_LINES for box in boxes) and sum(box.bytes for box in boxes) <= SLOT_BYTES

@@ -1,0 +1,55 @@
+"""Which configuration was fastest where it has been measured: one JSON file a GPU, which overrides the model.
+
+A file holds products alone (no epilogue, no C) of contiguous 16-bit tensors, aligned to 16 bytes. Times in microseconds
+order configurations of one problem, that were measured by turns in one process; they are not figures to quote.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from cutegemm.device import DeviceSpec, lookup
+from cutegemm.errors import ArgumentError
+from cutegemm.fusion.graph import IDENTITY
+from cutegemm.problem import MAX_ALIGN, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured of one problem: microseconds by `kernel=` string."""
+
+    m: int
+    n: int
+    k: int
+    layout: str
+    us: Mapping[str, float]
+
+
+@cache
+def measured(gpu: str) -> tuple[Measured, ...]:
+    """The table of a GPU by any of its names; empty where there is none."""
+    try:
+        file = resources.files(__name__) / f"{lookup(gpu).name.lower().replace(' ', '_')}.json"
+    except ArgumentError:  # a GPU that is not known, or a part of one
+        return ()
+    if not file.is_file():
+        return ()
+    return tuple(Measured(**entry) for entry in json.loads(file.read_text())["problems"])
+
+
+def times(problem: Problem, device: DeviceSpec) -> Mapping[str, float]:
+    """Measured microseconds of `problem` on `device` by `kernel=` string; empty where it has not been measured."""
+    signature = problem.signature
+    plain = signature.epilogue == IDENTITY and signature.c is None and problem.batch == 1
+    tensors = (signature.a, signature.b, *signature.outputs)
+    if not plain or any(x.align < MAX_ALIGN or x.dtype not in ("fp16", "bf16") for x in tensors):
+        return {}
+    layout = ("n" if signature.a.major == "k" else "t") + ("t" if signature.b.major == "k" else "n")
+    sizes = (problem.m, problem.n, problem.k, layout)
+    if "strided" in (signature.a.major, signature.b.major) or signature.outputs[0].major != "n":
+        return {}
+    return next((x.us for x in measured(device.name) if (x.m, x.n, x.k, x.layout) == sizes), {})
