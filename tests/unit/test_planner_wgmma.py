@@ -13,7 +13,7 @@ from cutegemm import epilogues
 from cutegemm.device import lookup
 from cutegemm.kernels import wgmma_config
 from cutegemm.kernels.wgmma_config import WgmmaConfig
-from cutegemm.planner import contiguous_problem, plan, tables
+from cutegemm.planner import FAMILIES, contiguous_problem, plan, tables
 from cutegemm.planner.sm90_wgmma import PersistentModel
 
 H200 = lookup("H200")
@@ -48,8 +48,8 @@ def test_the_model_chooses_well_among_what_was_measured() -> None:
 
 @pytest.mark.parametrize("entry", MEASURED, ids=lambda entry: f"{entry.m}x{entry.n}x{entry.k}")
 def test_what_was_measured_overrides_the_model(entry: tables.Measured) -> None:
-    registered = {f"sm90_wgmma:{config}": entry.us.get(f"sm90_wgmma:{config}") for config in wgmma_config.CONFIGS}
-    times = {kernel: us for kernel, us in registered.items() if us is not None}
+    registered = {f"{family.name}:{config}" for family in FAMILIES.values() for config in family.configs}
+    times = {kernel: us for kernel, us in entry.us.items() if kernel in registered}
     for dtype in ("bf16", "fp16"):
         made = plan(entry.m, entry.n, entry.k, dtype=dtype, arch="NVIDIA H200")
         assert made.kernel == min(times, key=times.__getitem__)
@@ -61,6 +61,11 @@ def test_what_was_measured_overrides_the_model(entry: tables.Measured) -> None:
     assert modelled == sorted(modelled)
 
 
+def test_a_pin_is_served_by_what_was_measured_of_its_own() -> None:
+    made = plan(4096, 4096, 4096, arch="H200", kernel="sm80_multistage")
+    assert (made.kernel, made.measured) == ("sm80_multistage:tile=256x128x64,stages=3,warps=4x2", 2)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -70,7 +75,7 @@ def test_what_was_measured_overrides_the_model(entry: tables.Measured) -> None:
         {"epilogue": epilogues.relu},
         {"k": 4096 + 8},
         {"arch": "H100 SXM"},
-        {"kernel": "sm80_multistage"},
+        {"kernel": "sm80_multistage:tile=64x64x64"},
         {"kernel": "sm90_wgmma:tile=64x64x64"},
     ],
     ids=str,
