@@ -1,8 +1,8 @@
 """Epilogues as expression graphs: traced once from a Python function (`trace`), kept as plain data (`graph`),
-and lowered to torch (`to_torch`) and to the CuTe DSL (`to_cute`). `registry` finds the ready-made ones that
-packages provide.
+and lowered to torch (`to_torch`), to the CuTe DSL (`to_cute`) and to CUDA C++ text (`to_cuda`). `registry` finds
+the ready-made ones that packages provide.
 
-The two lowerings are imported by whoever needs them: this package itself needs neither torch nor the DSL.
+The lowerings are imported by whoever needs them: this package itself needs neither torch nor the DSL.
 """
 
 from cutegemm.fusion.graph import IDENTITY, Graph, Node, OperandSpec, OutputSpec
