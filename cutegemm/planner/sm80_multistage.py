@@ -27,9 +27,8 @@ from cutegemm.planner.model import (
     overlap,
 )
 from cutegemm.problem import Access, Problem, Signature
+from cutegemm.roofline import MAX_REGISTERS, MAX_THREADS, occupancy
 
-_MAX_THREADS = 1024  # of a block, on every architecture
-_MAX_REGISTERS = 255  # of a thread, on every architecture
 _VECTOR_READS, _ELEMENT_READS = 2, 17  # registers, fitted to ptxas as the rest of the estimate is
 _WARP_TILE_MAX = 64  # a larger warp tile leaves no registers beside its accumulators
 
@@ -71,8 +70,8 @@ def _tile_refusal(config: Config) -> Refusal | None:
     # A pipeline needs a stage to compute on and one to fill.
     if config.stages < 2:
         return Refusal("stages", f"stages={config.stages}: a pipeline needs at least 2")
-    if config.threads > _MAX_THREADS:
-        return Refusal("threads", f"{config.threads} threads: a block holds {_MAX_THREADS}")
+    if config.threads > MAX_THREADS:
+        return Refusal("threads", f"{config.threads} threads: a block holds {MAX_THREADS}")
     # mma.sync m16n8k16, and ldmatrix.x4 that feeds two of them along N.
     if config.tile_m % (16 * config.warps_m) or config.tile_n % (16 * config.warps_n):
         reason = f"{config.warps_m}x{config.warps_n} warps must each own a multiple of 16x16 of the tile"
@@ -106,15 +105,14 @@ def _device_refusal(problem: Problem, config: Config, device: DeviceSpec) -> Ref
     # More registers than a thread can have spill to local memory in the main loop.
     signature = problem.signature
     registers = config.registers(signature.a, signature.b) + _epilogue_registers(signature)
-    if registers > _MAX_REGISTERS:
+    if registers > MAX_REGISTERS:
         copies = " and ".join(f"{name} {_copies(x)}" for name, x in (("a", signature.a), ("b", signature.b)))
-        reason = f"about {registers} registers a thread to copy {copies}: a thread has {_MAX_REGISTERS}"
+        reason = f"about {registers} registers a thread to copy {copies}: a thread has {MAX_REGISTERS}"
         return Refusal("registers", reason)
     # A block launches only if its threads' registers fit an SM together.
-    together = 8 * ceil(registers / 8) * config.threads
-    if together > device.registers_per_sm:
-        reason = f"about {together} registers a block: an SM of {device.name} has {device.registers_per_sm}"
-        return Refusal("registers", reason)
+    if not occupancy(device, threads=config.threads, registers=registers).blocks:
+        together = f"about {registers} registers for each of {config.threads} threads"
+        return Refusal("registers", f"{together}: an SM of {device.name} has {device.registers_per_sm}")
     return None
 
 
@@ -135,14 +133,8 @@ def _copies(access: Access) -> str:
 
 def blocks_per_sm(config: Config, device: DeviceSpec, a: Access, b: Access) -> int:
     """Blocks of `config` that fit an SM at once, by shared memory, registers, threads and the block limit."""
-    # Registers are given to warps in units of 256, eight for each thread (CUDA occupancy calculator).
-    registers = -(-config.registers(a, b) // 8) * 8 * config.threads
-    return min(
-        device.smem_per_sm // (config.smem_bytes + device.smem_reserved_per_block),
-        device.registers_per_sm // registers,
-        device.max_threads_per_sm // config.threads,
-        device.max_blocks_per_sm,
-    )
+    registers = config.registers(a, b)
+    return occupancy(device, threads=config.threads, registers=registers, smem=config.smem_bytes).blocks
 
 
 #: What `TileModel._wave` returns, in its order.
