@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cutegemm.compiler import c_source
-from cutegemm.compiler.c_source import Function
+from cutegemm.compiler.c_source import Function, Host
 from cutegemm.compiler.spec import Spec
 from cutegemm.errors import ArgumentError, CuteGemmError
 
@@ -56,18 +56,17 @@ class Library:
 
 
 class _Object(NamedTuple):
-    """A compiled kernel: an ELF object, the prefix of its symbols, and the name of the host function in it."""
+    """A compiled kernel: an ELF object, and how it is called."""
 
-    prefix: str
-    host: str
     elf: bytes
+    host: Host
 
 
 def build_library(named: Mapping[str, Spec | Sequence[Spec]], out: Path, *, jobs: int | None = None) -> Library:
     """Write `libcutegemm.so` and `cutegemm.h` into the folder `out`, which is made; files of these names are replaced.
 
-    `named` holds for each function's name a kernel, or one for each of several architectures. Kernels are compiled by
-    up to `jobs` processes at a time (default: one for each core). The same kernels make the same files.
+    `named` holds for each function's name a kernel, or one for each of several architectures; names may share kernels.
+    Up to `jobs` processes compile at a time (default: one for each core). The same kernels make the same files.
 
     Raises `ArgumentError` for a name that is no C identifier, for a name's kernels that differ in their signature or
     share an architecture, and for `jobs` below 1; `CuteGemmError` without a C compiler or the DSL, where linking fails,
@@ -80,16 +79,15 @@ def build_library(named: Mapping[str, Spec | Sequence[Spec]], out: Path, *, jobs
     if jobs is not None and jobs < 1:
         raise ArgumentError(f"jobs={jobs}: expected at least 1")
     compiler, target, runtime = _c_compiler(), _host_target(), _runtime()
-    kernels = {f"{f.symbol}_{spec.arch}": spec for f in functions for spec in f.specs}
-    objects: dict[str, _Object] = {}
-    for arch in sorted({spec.arch for spec in kernels.values()}):
-        own = {prefix: spec for prefix, spec in kernels.items() if spec.arch == arch}
+    specs = dict.fromkeys(spec for function in functions for spec in function.specs)
+    objects: dict[Spec, _Object] = {}
+    for arch in sorted({spec.arch for spec in specs}):
+        own = [spec for spec in specs if spec.arch == arch]
         workers = min(len(own), jobs or os.cpu_count() or 1)
         with ProcessPoolExecutor(
             workers, mp_context=get_context("spawn"), initializer=_compile_for, initargs=(arch,)
         ) as pool:
-            made = pool.map(_compile, own, own.values(), [target] * len(own))
-            objects |= {each.prefix: each for each in made}
+            objects |= zip(own, pool.map(_compile, own, [target] * len(own)), strict=True)
     header, library = _link(compiler, runtime, functions, objects)
     out.mkdir(parents=True, exist_ok=True)
     _replace(out / HEADER, header)
@@ -116,7 +114,7 @@ def _compile_for(arch: str) -> None:
     os.environ["CUTE_DSL_ARCH"] = arch
 
 
-def _compile(prefix: str, spec: Spec, target: str) -> _Object:
+def _compile(spec: Spec, target: str) -> _Object:
     import cutlass
     from cutlass import cute
     from cutlass.cute.runtime import make_fake_stream
@@ -128,31 +126,30 @@ def _compile(prefix: str, spec: Spec, target: str) -> _Object:
     kernel = kernel_class(spec.family)(spec.signature, spec.config)
     options = f"--gpu-arch {spec.arch} --host-target '{target}'"
     compiled = cute.compile(kernel, *arguments, make_fake_stream(), options=options)
-    return _Object(prefix, compiled.function_name, compiled.dump_to_object(prefix))
+    return _Object(compiled.dump_to_object(spec.symbol), Host(spec.symbol, compiled.function_name))
 
 
 def _link(
-    compiler: str, runtime: tuple[Path, str], functions: Sequence[Function], objects: Mapping[str, _Object]
+    compiler: str, runtime: tuple[Path, str], functions: Sequence[Function], objects: Mapping[Spec, _Object]
 ) -> tuple[bytes, bytes]:
     """The header and the library."""
     archive, cudart = runtime
-    hosts = [[objects[f"{f.symbol}_{spec.arch}"][:2] for spec in f.specs] for f in functions]
     header = c_source.header(functions).encode()
     exported = "; ".join((*c_source.COMMON, *(f.symbol for f in functions)))
     with tempfile.TemporaryDirectory(prefix="cutegemm-") as scratch:
         folder = Path(scratch)
         (folder / HEADER).write_bytes(header)
-        (folder / "library.c").write_text(c_source.source(functions, hosts))
+        (folder / "library.c").write_text(c_source.source(functions, {spec: o.host for spec, o in objects.items()}))
         (folder / "exported.map").write_text(f"{{ global: {exported}; local: *; }};\n")
         (folder / "empty.c").write_text("")
-        for each in objects.values():
-            (folder / f"{each.prefix}.o").write_bytes(each.elf)
+        for spec, compiled in objects.items():
+            (folder / f"{spec.symbol}.o").write_bytes(compiled.elf)
         # An empty library in the CUDA runtime's place: its name is all that linking takes from it.
         soname = "-Wl,-soname,"
         _run(compiler, "-shared", "-nostdlib", f"{soname}{cudart}", "empty.c", "-o", cudart, folder=folder)
         _run(
             compiler, "-shared", "-fPIC", "-O2", "-std=gnu11", "-s", f"{soname}{LIBRARY}", "library.c",
-            *(f"{prefix}.o" for prefix in objects), str(archive), "-pthread",
+            *(f"{spec.symbol}.o" for spec in objects), str(archive), "-pthread",
             "-Wl,--no-as-needed", cudart, "-Wl,--as-needed", "-Wl,--version-script=exported.map",
             # Loaded kernels and threads that are launching would not survive its being unloaded.
             "-Wl,-z,nodelete", "-o", LIBRARY, folder=folder,

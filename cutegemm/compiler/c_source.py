@@ -8,10 +8,10 @@ granted, finds the kernel for the current GPU, loads it once and launches it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cutegemm.compiler import c_text
 from cutegemm.dtypes import lookup
@@ -96,6 +96,13 @@ class Function:
         return int(any(spec.family in _NEEDS_K for spec in self.specs))
 
 
+class Host(NamedTuple):
+    """How a kernel's object is called: the prefix of its symbols, and the name of the host function behind it."""
+
+    prefix: str
+    function: str
+
+
 @dataclass(frozen=True, slots=True)
 class _Tensor:
     """One tensor of a function: its C name, what there is to it, and whether its N extent is n / 2."""
@@ -132,27 +139,21 @@ def header(functions: Sequence[Function]) -> str:
     return c_text.HEADER.replace("@FUNCTIONS@", body)
 
 
-def source(functions: Sequence[Function], hosts: Sequence[Sequence[tuple[str, str]]]) -> str:
-    """The library's own source: `hosts` has for each function's kernels the symbol prefix that their object was
-    compiled under, and the name of the host function in it."""
+def source(functions: Sequence[Function], hosts: Mapping[Spec, Host]) -> str:
+    """The library's own source, which calls the kernels by what `hosts` says of their objects."""
     declarations: list[str] = []
     rows: list[str] = []
-    bodies: list[str] = []
-    for function, own in zip(functions, hosts, strict=True):
-        first = len(rows)
-        for spec, (prefix, host) in zip(function.specs, own, strict=True):
-            launch = f"_mlir_{prefix}__mlir_ciface_{host}"
-            declarations += [
-                f"void _mlir_{prefix}_cuda_init(void **);",
-                f"void _mlir_{prefix}_cuda_load_to_device(void **);",
-                f"void {launch}(void **, int32_t);",
-            ]
-            loads = f".init = _mlir_{prefix}_cuda_init, .load = _mlir_{prefix}_cuda_load_to_device"
-            rows.append(f"    {{.capability = {_capability(spec.arch)}, {loads}, .launch = {launch}}},")
-        bodies.append("\n".join(_body(function, first)))
+    for spec, (prefix, function) in hosts.items():
+        init, load = f"_mlir_{prefix}_cuda_init", f"_mlir_{prefix}_cuda_load_to_device"
+        launch = f"_mlir_{prefix}__mlir_ciface_{function}"
+        declarations += [f"void {init}(void **);", f"void {load}(void **);", f"void {launch}(void **, int32_t);"]
+        members = f".capability = {_capability(spec.arch)}, .init = {init}, .load = {load}, .launch = {launch}"
+        rows.append(f"    {{{members}}},")
+    places = {spec: i for i, spec in enumerate(hosts)}
     prelude = "\n".join((c_text.PRELUDE, *declarations, f"enum {{ CUTEGEMM_SIZE_MAX = {_SIZE_MAX} }};"))
     table = "\n".join(("static struct cutegemm_kernel cutegemm_kernels[] = {", *rows, "};"))
-    return "\n\n".join((prelude, c_text.CORE, table, c_text.LOAD, *bodies)) + "\n"
+    bodies = ("\n".join(_body(f, [places[spec] for spec in f.specs])) for f in functions)
+    return "\n\n".join((prelude, c_text.CORE, table, c_text.FIND, *bodies)) + "\n"
 
 
 def _names(signature: Signature) -> dict[str, str]:
@@ -208,8 +209,8 @@ def _tile(spec: Spec) -> tuple[int, int]:
     return (config.tile_n, config.tile_m) if turned else (config.tile_m, config.tile_n)
 
 
-def _body(function: Function, first: int) -> Iterator[str]:
-    """The definition of an exported function, line by line; its kernels are `cutegemm_kernels[first…]`."""
+def _body(function: Function, places: Sequence[int]) -> Iterator[str]:
+    """The definition of an exported function, line by line; `places` are its kernels' in `cutegemm_kernels`."""
     signature, names = function.signature, _names(function.signature)
     yield function.prototype + " {"
     for name in _SIZES.values():
@@ -234,7 +235,8 @@ def _body(function: Function, first: int) -> Iterator[str]:
     sizes = ", ".join(f"cutegemm_{name} = (int32_t){name}" for name in _SIZES.values())
     yield f"    int32_t {sizes}, cutegemm_sm_count;"
     yield "    struct cutegemm_kernel *cutegemm_found;"
-    found = f"cutegemm_kernels + {first}, {len(function.specs)}, &cutegemm_found, &cutegemm_sm_count"
+    yield f"    static const int cutegemm_own[] = {{{', '.join(map(str, places))}}};"
+    found = f"cutegemm_own, {len(places)}, &cutegemm_found, &cutegemm_sm_count"
     yield f"    CUTEGEMM_CHECK(cutegemm_find({found}));"
     passed = [
         f"&cutegemm_{_SIZES.get(a.name, a.name)}" if a.kind == "size" else f"&{_c_name(a.name, names)}"

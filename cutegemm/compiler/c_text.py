@@ -175,19 +175,6 @@ static int cutegemm_no_kernel(const char *where, int device, int capability) {
                            device, capability / 10, capability % 10, where);
 }
 
-static int cutegemm_find(struct cutegemm_kernel *kernels, int count, struct cutegemm_kernel **found,
-                         int32_t *sm_count) {
-    int device = 0, capability = 0;
-    CUTEGEMM_CHECK(cutegemm_device(&device, &capability));
-    for (int i = 0; i < count; i++)
-        if (kernels[i].capability == capability) {
-            *found = kernels + i;
-            CUTEGEMM_CHECK(cutegemm_cuda(cudaDeviceGetAttribute(sm_count, MULTIPROCESSORS, device)));
-            return cutegemm_prepare(*found, device);
-        }
-    return cutegemm_no_kernel("function", device, capability);
-}
-
 /* `values` ends in a place for the result's address. */
 static int cutegemm_launch(const struct cutegemm_kernel *kernel, void **values, int32_t count) {
     int32_t result = 0;
@@ -196,7 +183,20 @@ static int cutegemm_launch(const struct cutegemm_kernel *kernel, void **values, 
     return cutegemm_cuda(result);
 }"""
 
-LOAD = """\
+FIND = """\
+/* The one of a function's kernels that the current device runs, loaded. */
+static int cutegemm_find(const int *own, int count, struct cutegemm_kernel **found, int32_t *sm_count) {
+    int device = 0, capability = 0;
+    CUTEGEMM_CHECK(cutegemm_device(&device, &capability));
+    for (int i = 0; i < count; i++)
+        if (cutegemm_kernels[own[i]].capability == capability) {
+            *found = cutegemm_kernels + own[i];
+            CUTEGEMM_CHECK(cutegemm_cuda(cudaDeviceGetAttribute(sm_count, MULTIPROCESSORS, device)));
+            return cutegemm_prepare(*found, device);
+        }
+    return cutegemm_no_kernel("function", device, capability);
+}
+
 int cutegemm_load(void) {
     int device = 0, capability = 0, served = 0;
     CUTEGEMM_CHECK(cutegemm_device(&device, &capability));

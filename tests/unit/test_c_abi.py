@@ -1,6 +1,6 @@
 """Libraries of kernels for C: what they export, what they check, and what they hand to a kernel.
 
-Two functions are built for two architectures. They run against `fake_cudart.c`, which writes launches down.
+Three functions are built for up to two architectures. They run against `fake_cudart.c`, which writes launches down.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import pytest
 
 from cutegemm import Row, Scalar, epilogue, epilogues, plan
 from cutegemm.compiler import Spec, c_source
-from cutegemm.compiler.c_abi import Function, Library, build_library
+from cutegemm.compiler.c_abi import Library, build_library
+from cutegemm.compiler.c_source import Function
 from cutegemm.errors import ArgumentError, CuteGemmError
 from cutegemm.kernels import abi
 
@@ -38,8 +39,10 @@ def spec(arch: str, **keywords: Any) -> Spec:
     return Spec(p.family, p.config, p.problem.signature, p.device.arch)
 
 
+GELU = [spec(arch, epilogue=epilogues.bias_gelu) for arch in ("sm_90a", "sm_80")]
 NAMED: dict[str, Spec | list[Spec]] = {
-    "linear_gelu": [spec(arch, epilogue=epilogues.bias_gelu) for arch in ("sm_90a", "sm_80")],
+    "linear_gelu": GELU,
+    "also_gelu": GELU[1],
     "glu": spec("sm_80", epilogue=epilogues.swiglu, layout="nn", align=4, out_dtype="fp32"),
 }
 
@@ -117,7 +120,7 @@ def run(runtime: Path, library: Library, *requests: dict[str, Any]) -> list[dict
 
 def test_it_exports_its_functions_and_nothing_else(library: Library) -> None:
     defined = re.findall(r" [A-Z] (\w+)", cc("-D", "--defined-only", library.path, compiler="nm"))
-    functions = {"cutegemm_gemm_glu", "cutegemm_gemm_linear_gelu"}
+    functions = {"cutegemm_gemm_also_gelu", "cutegemm_gemm_glu", "cutegemm_gemm_linear_gelu"}
     assert set(defined) == {*functions, "cutegemm_last_error", "cutegemm_load"}
     assert {f.symbol for f in library.functions} == functions
     assert library.archs == ("sm_80", "sm_90a")
@@ -154,13 +157,13 @@ def test_the_header_says_what_each_argument_is(library: Library) -> None:
         "out      fp32 [m, n / 2], written, contiguous along n; address a multiple of 4 bytes",
         "bias     bf16 [n], contiguous along n; address a multiple of 16 bytes, strides of 8 elements",
         "n must be even",
-        f"sm_80: {NAMED['linear_gelu'][1].family}:{NAMED['linear_gelu'][1].config}",  # type: ignore[index]
+        f"sm_80: {GELU[1].family}:{GELU[1].config}",
     ):
         assert f" * {line}\n" in text, line
 
 
 def test_the_source_is_clean(library: Library, tmp_path: Path) -> None:
-    hosts = [[(f"{f.symbol}_{s.arch}", "host") for s in f.specs] for f in library.functions]
+    hosts = {s: c_source.Host(s.symbol, "host") for f in library.functions for s in f.specs}
     (tmp_path / "library.c").write_text(c_source.source(library.functions, hosts))
     cc(*STRICT[:-1], "-std=gnu11", "-O2", "-I", library.header.parent, "-fsyntax-only", tmp_path / "library.c")
 
@@ -277,9 +280,11 @@ def test_errors_of_cuda_are_returned_and_loading_is_tried_again(library: Library
 
 def test_loading_ahead_of_time(library: Library, runtime: Path) -> None:
     f = function(library, "linear_gelu")
-    load, call = run(runtime, library, {"symbol": "cutegemm_load"}, request(f, contiguous(f)))
-    assert [load["returned"], load["libraries"], load["launches"]] == [0, 2, 0]
-    assert [call["returned"], call["libraries"], call["loads"], call["launches"]] == [0, 2, 2, 1]
+    other = function(library, "also_gelu")
+    load, *calls = run(runtime, library, {"symbol": "cutegemm_load"}, *(request(x, contiguous(x)) for x in (f, other)))
+    # Three functions have two kernels for this GPU between them.
+    assert [load["returned"], load["libraries"], load["loads"], load["launches"]] == [0, 2, 2, 0]
+    assert [[call[key] for key in ("returned", "loads", "launches")] for call in calls] == [[0, 2, 1], [0, 2, 2]]
 
 
 def test_the_example_compiles_and_tells_a_wrong_result(library: Library, runtime: Path, tmp_path: Path) -> None:
