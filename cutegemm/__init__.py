@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from cutegemm import reference as reference
     from cutegemm.api import gemm as gemm
     from cutegemm.api import interleave as interleave
+    from cutegemm.compiler import Bundle as Bundle
+    from cutegemm.compiler import load_bundle as load_bundle
     from cutegemm.device import DeviceSpec as DeviceSpec
     from cutegemm.fusion import Col as Col
     from cutegemm.fusion import Row as Row
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 from cutegemm.errors import (
     ArgumentError,
+    BundleError,
     CuteGemmError,
     DeviceError,
     DTypeError,
@@ -45,6 +48,8 @@ __version__ = "0.1.0"
 _LAZY = {
     "gemm": "api",
     "interleave": "api",
+    "Bundle": "compiler",
+    "load_bundle": "compiler",
     "DeviceSpec": "device",
     "Col": "fusion",
     "Row": "fusion",
@@ -58,6 +63,8 @@ _MODULES = ("epilogues", "ops", "reference")
 
 __all__ = [
     "ArgumentError",
+    "Bundle",
+    "BundleError",
     "Col",
     "CuteGemmError",
     "DTypeError",
@@ -78,6 +85,7 @@ __all__ = [
     "epilogues",
     "gemm",
     "interleave",
+    "load_bundle",
     "ops",
     "plan",
     "reference",

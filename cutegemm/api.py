@@ -57,7 +57,8 @@ def gemm(
         deterministic: every path gives the same bits for the same inputs, whatever this says.
         batch_invariant: True is not available yet.
         kernel: None, or `family[:key=value,…]`, a pin that is served as it is or refused; "reference" on CPU.
-        jit: "forbid" makes a kernel that is not built an error instead of compiling it.
+        jit: "forbid" makes a kernel that is not built an error instead of compiling it; None does so where the
+            environment has `CUTEGEMM_JIT=0`.
 
     Returns:
         A tensor (…, M, N), N/2 for a paired output; for several outputs a NamedTuple in declaration order.
@@ -69,8 +70,8 @@ def gemm(
         ShapeError, DTypeError, OverlapError, ArgumentError, EpilogueError, DeviceError: for an argument that
             can't be right; the message names it and what would be.
         NotAvailableError: for what this version does not serve yet, an input that requires grad included.
-        UnsupportedArchitectureError, KernelNotBuiltError: no kernel for this GPU, or none built and
-            jit="forbid".
+        UnsupportedArchitectureError, KernelNotBuiltError: no kernel for this GPU, or none built and none to be
+            compiled. BundleError: a bundle that was named is damaged, or not for this GPU, machine or version.
         Each before anything is launched or written.
 
     Meta and fake tensors are checked alike, and give a result like the real one without computing it.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 __all__ = [
     "ArgumentError",
+    "BundleError",
     "CuteGemmError",
     "DTypeError",
     "DeviceError",
@@ -51,6 +52,10 @@ class UnsupportedArchitectureError(CuteGemmError, RuntimeError):
 
 class KernelNotBuiltError(CuteGemmError, RuntimeError):
     """A kernel is needed, has not been built, and may not be compiled here."""
+
+
+class BundleError(CuteGemmError, ValueError):
+    """A bundle of built kernels that is damaged, or was not made for this machine, GPU or version."""
 
 
 class NotAvailableError(CuteGemmError, NotImplementedError):

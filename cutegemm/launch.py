@@ -15,15 +15,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cutegemm import compiler
+from cutegemm import compiler, recording
+from cutegemm.compiler import serving
+from cutegemm.compiler.bundle import Bundle
 from cutegemm.device import DeviceSpec
 from cutegemm.dtypes import lookup
+from cutegemm.errors import KernelNotBuiltError
 from cutegemm.kernels import abi
 from cutegemm.normalize import Call
 from cutegemm.planner import Plan, plan_problem
 from cutegemm.problem import Problem
 from cutegemm.request import Recipe
-from cutegemm.transpose import transposed
+from cutegemm.transpose import better_transposed, transposed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,14 +80,21 @@ def run(call: Call) -> Launcher:
 
 def prepare(call: Call) -> Launcher:
     """The launcher of `call`. Raises what planning and building raise; nothing has been launched then."""
+    recording.record(call.recipe.problem, call.options.kernel)
     choice = choose(call)
-    kernel = compiler.get(choice.spec, jit=call.options.jit)
+    try:
+        kernel = compiler.get(choice.spec, jit=call.options.jit)
+    except KernelNotBuiltError as error:
+        from cutegemm.deploy.spec_file import to_build
+
+        raise KernelNotBuiltError(f"{error}\n{to_build(call.recipe.problem, call.options.kernel)}") from None
     constants, offsets = _constants(choice.recipe, choice.plan.device.sm_count)
     return Launcher(kernel.function, choice.device, constants, choice.order, offsets)
 
 
 class Choice(NamedTuple):
-    """What will serve a call: the plan, the kernel, and the call's recipe as that kernel takes it.
+    """What will serve a call: the plan, the kernel (the plan's, or the best of its candidates that a bundle has), and
+    the call's recipe as that kernel takes it.
 
     `order` lists the positions of the kernel's addresses in `tensors_of(call)`, where it differs; `device` is the CUDA
     device's index.
@@ -102,10 +112,13 @@ def choose(call: Call) -> Choice:
     index = call.device.index if call.device.index is not None else torch.cuda.current_device()
     device = DeviceSpec.query(index)
     recipe, order = call.recipe, None
-    if _better_transposed(recipe):
+    if better_transposed(recipe.problem):
         recipe, order = transposed(recipe), (1, 0, *range(2, len(tensors_of(call))))
     plan = _plan(recipe.problem, device, call.options.kernel)
     spec = compiler.Spec(plan.family, plan.config, recipe.problem.signature, device.arch)
+    bundles = serving.bundles(device.arch, device.name)
+    if bundles and call.options.kernel is None:
+        spec = _bundled(recipe.problem, device, bundles) or spec
     return Choice(plan, spec, recipe, order, index)
 
 
@@ -113,6 +126,14 @@ def choose(call: Call) -> Choice:
 def _plan(problem: Problem, device: DeviceSpec, kernel: str | None) -> Plan:
     """Planning takes a millisecond or two, and not every call that repeats a problem is one that `warm` can hold."""
     return plan_problem(problem, device, kernel=kernel)
+
+
+@functools.lru_cache(maxsize=1024)
+def _bundled(problem: Problem, device: DeviceSpec, bundles: tuple[Bundle, ...]) -> compiler.Spec | None:
+    """The best kernel for `problem` of those that bundles have; None where they have none."""
+    legal = (c for c in _plan(problem, device, None).candidates if c.refusal is None)
+    specs = (compiler.Spec(c.family, c.config, problem.signature, device.arch) for c in legal)
+    return next((spec for spec in specs if any(bundle.find(spec) for bundle in bundles)), None)
 
 
 def tensors_of(call: Call) -> list[Tensor]:
@@ -132,15 +153,6 @@ def _scalars(call: Call) -> list[Tensor | float]:
     kinds = [spec.kind for spec in call.graph.operands]
     operands = [o for kind, o in zip(kinds, call.operands, strict=True) if kind == "scalar"]
     return [call.alpha, *(() if call.c is None else (call.beta,)), *operands]
-
-
-def _better_transposed(recipe: Recipe) -> bool:
-    """Whether every output is contiguous along M: then D^T = B^T A^T stores whole vectors where D can't.
-
-    A paired epilogue needs its columns to stay columns.
-    """
-    signature = recipe.problem.signature
-    return not signature.epilogue.has_pair and all(out.major == "m" for out in signature.outputs)
 
 
 def _constants(recipe: Recipe, sm_count: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...] | None]:

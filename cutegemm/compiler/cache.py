@@ -1,4 +1,4 @@
-"""Kernels that are built: in memory, and on disk across processes.
+"""Kernels that are built: in memory, in bundles, and on disk across processes.
 
 An entry on disk is a kernel file and, written after it, a JSON file with the kernel file's checksum. An entry whose
 checksum does not match, whose JSON is malformed, or whose kernel file does not load or is another kernel's counts as
@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from cutegemm.compiler import loader
+from cutegemm.compiler import loader, serving
 from cutegemm.compiler.spec import Spec
-from cutegemm.errors import KernelNotBuiltError
+from cutegemm.errors import ArgumentError, KernelNotBuiltError
 
 if TYPE_CHECKING:
     from cutegemm.compiler.jit import Artifact
@@ -43,7 +43,7 @@ _SCHEMA = 1
 class Kernel:
     """A kernel that is ready to launch: call `function` with the values of `abi.arguments`, then a stream handle.
 
-    `origin` is "disk" or "compiled".
+    `origin` is "bundle", "disk" or "compiled".
     """
 
     spec: Spec
@@ -57,9 +57,10 @@ _building: dict[Spec, threading.Lock] = {}
 
 
 def get(spec: Spec, *, jit: str | None = None) -> Kernel:
-    """The kernel of `spec`: from memory, from disk, or compiled now.
+    """The kernel of `spec`: from memory, from a bundle, from disk, or compiled now.
 
-    Raises `KernelNotBuiltError` where it would have to be compiled and `jit` is "forbid".
+    Raises `KernelNotBuiltError` where it would have to be compiled and `jit` is "forbid", or None while
+    `CUTEGEMM_JIT` is 0, or the compiler is not installed.
     """
     kernel = _kernels.get(spec)
     if kernel is not None:
@@ -69,7 +70,7 @@ def get(spec: Spec, *, jit: str | None = None) -> Kernel:
     with building:
         kernel = _kernels.get(spec)
         if kernel is None:
-            kernel = _kernels[spec] = _from_disk_or_compiler(spec, jit)
+            kernel = _kernels[spec] = _from_bundle(spec) or _from_disk_or_compiler(spec, jit)
     return kernel
 
 
@@ -80,14 +81,35 @@ def clear_memory() -> None:
         _building.clear()
 
 
+def jit_reason(jit: str | None) -> str | None:
+    """Why nothing may be compiled in this process for a call with this `jit=`, or None where it may.
+
+    Raises `ArgumentError` for a value of `CUTEGEMM_JIT` other than 0 and 1.
+    """
+    if jit == "forbid":
+        return "jit='forbid'"
+    setting = os.environ.get("CUTEGEMM_JIT", "1") or "1"
+    if setting not in ("0", "1"):
+        raise ArgumentError(f"CUTEGEMM_JIT={setting!r}: expected 0, which forbids compiling, or 1")
+    if setting == "0":
+        return "CUTEGEMM_JIT=0"
+    return None if loader.can_compile() else "nvidia-cutlass-dsl, which compiles, is not installed"
+
+
+def _from_bundle(spec: Spec) -> Kernel | None:
+    function = serving.function(spec)
+    return None if function is None else Kernel(spec, function, "bundle")
+
+
 def _from_disk_or_compiler(spec: Spec, jit: str | None) -> Kernel:
     wanted = _wanted_directory()
     # It may be a filled cache that can only be read.
-    function = _load(wanted, spec) if _trusted(wanted) else None
+    function = _load(wanted, spec) if loader.trusted(wanted) else None
     if function is not None:
         return Kernel(spec, function, "disk")
-    if jit == "forbid":
-        raise KernelNotBuiltError(f"{spec} is not built, and jit='forbid': expected it in {wanted} ({spec.key})")
+    if (reason := jit_reason(jit)) is not None:
+        text = f"{spec} is not built, and {reason}: expected it in {wanted} ({spec.key})"
+        raise KernelNotBuiltError("\n".join((text, *serving.nearest(spec))))
     directory = cache_directory()
     with _building_in(directory, spec):
         function = _load(directory, spec)  # another process may have built it while this one waited
@@ -189,22 +211,13 @@ def _usable(directory: Path) -> Path:
         if directory.parts[:1] == ("~",):  # left over where the user has no home directory
             raise FileNotFoundError("there is no home directory")
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not _trusted(directory):
+        if not loader.trusted(directory):
             raise PermissionError("others own it or may write to it")
         with tempfile.TemporaryFile(dir=directory):
             return directory
     except OSError as error:
         _warn_not_kept(directory, error)
         return _scratch()
-
-
-def _trusted(directory: Path) -> bool:
-    """Whether only this user and root can have put files there: kernels are code, and run as whoever loads them."""
-    try:
-        status = directory.stat()
-    except OSError:
-        return False
-    return status.st_uid in (0, os.getuid()) and not status.st_mode & 0o002
 
 
 def _warn_not_kept(directory: Path, error: OSError) -> None:

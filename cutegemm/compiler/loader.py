@@ -1,7 +1,8 @@
 """Linking a compiled object and loading it into the process.
 
 With a C compiler on the machine an object becomes a shared library, which loads in about a millisecond without the
-DSL. Without one the object is kept as it is, and the DSL, whose import takes a second or two, loads it.
+DSL. Without one the object is kept as it is, and the DSL, whose import takes a second or two, loads it. Either needs
+the DSL's runtime library, which `CUTEGEMM_RUNTIME_LIBRARY` names where the DSL is not installed.
 """
 
 from __future__ import annotations
@@ -50,6 +51,16 @@ def load(path: Path, symbol: str) -> Any:
     return tvm_ffi.load_module(str(path.absolute()))[symbol]
 
 
+def warm_up() -> None:
+    """What `load` needs in the process besides the kernel, so that the first one does not wait for it.
+
+    Raises `CuteGemmError` where the runtime library is missing.
+    """
+    import tvm_ffi  # noqa: F401
+
+    _load_runtime()
+
+
 @cache
 def _load_runtime() -> ctypes.CDLL:
     # A kernel file names its libraries by soname alone, so that a cache outlives the environment that filled it;
@@ -57,16 +68,39 @@ def _load_runtime() -> ctypes.CDLL:
     return ctypes.CDLL(str(runtime_library()), mode=ctypes.RTLD_GLOBAL)
 
 
+def trusted(path: Path) -> bool:
+    """Whether only this user and root can have written there: kernels are code, and run as whoever loads them."""
+    try:
+        status = path.stat()
+    except OSError:
+        return False
+    return status.st_uid in (0, os.getuid()) and not status.st_mode & 0o002
+
+
+def can_compile() -> bool:
+    """Whether the CuTe DSL is installed; it is not imported."""
+    return importlib.util.find_spec("cutlass") is not None
+
+
 @cache
 def runtime_library() -> Path:
-    """`libcute_dsl_runtime.so` of the installed nvidia-cutlass-dsl, found without importing it."""
+    """`libcute_dsl_runtime.so`: what `CUTEGEMM_RUNTIME_LIBRARY` names, or that of the installed nvidia-cutlass-dsl,
+    found without importing it. Raises `CuteGemmError` where there is none."""
+    named = os.environ.get("CUTEGEMM_RUNTIME_LIBRARY")
+    if named:
+        if not os.path.isfile(named):
+            raise CuteGemmError(f"CUTEGEMM_RUNTIME_LIBRARY={named!r}: expected the path of libcute_dsl_runtime.so")
+        return Path(named).absolute()
     spec = importlib.util.find_spec("nvidia_cutlass_dsl")
     for root in (spec.submodule_search_locations or ()) if spec is not None else ():
         for toolkit in ("cu13", "cu12"):
             path = Path(root) / toolkit / "lib" / "libcute_dsl_runtime.so"
             if path.exists():
                 return path
-    raise CuteGemmError("libcute_dsl_runtime.so is missing: install nvidia-cutlass-dsl[cu13]")
+    raise CuteGemmError(
+        "libcute_dsl_runtime.so is missing: install nvidia-cutlass-dsl[cu13], or name the file in "
+        "CUTEGEMM_RUNTIME_LIBRARY"
+    )
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import metadata
@@ -44,13 +45,12 @@ class Spec:
     @property
     def key(self) -> str:
         """A sha256 over the spec, the package's sources and the versions of what compiles and launches it."""
-        text = json.dumps({"spec": self.describe(), "build": build_identity()}, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return key_of(self.describe(), build_identity())
 
     @property
     def symbol(self) -> str:
         """The name of the kernel's host function: it holds the key, so that no other kernel can pass for this one."""
-        return f"cutegemm_{self.key[:32]}"
+        return symbol_of(self.key)
 
     def __str__(self) -> str:
         s = self.signature
@@ -60,11 +60,30 @@ class Spec:
         return f"{self.family}:{self.config} for {self.arch} ({touched})"
 
 
+def key_of(description: Mapping[str, Any], build: Mapping[str, str]) -> str:
+    """`Spec.key` of what `Spec.describe` gives, for kernels made by `build` (`build_identity`)."""
+    text = json.dumps({"spec": description, "build": build}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def symbol_of(key: str) -> str:
+    """`Spec.symbol` of the spec with this key."""
+    return f"cutegemm_{key[:32]}"
+
+
 @cache
 def build_identity() -> dict[str, str]:
-    """Versions and a digest of the sources that a kernel is made by."""
-    versions = {name: metadata.version(name) for name in _PACKAGES}
+    """Versions and a digest of the sources that a kernel is made by. Where only built kernels run, the compiler's
+    package may be missing, and has no version here then."""
+    versions = {name: version for name in _PACKAGES if (version := _version(name)) is not None}
     return {"sources": _digest(Path(__file__).parent.parent), "machine": platform.machine(), **versions}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _digest(package: Path) -> str:
