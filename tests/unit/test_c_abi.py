@@ -18,12 +18,13 @@ from typing import Any
 
 import pytest
 
-from cutegemm import Row, Scalar, epilogue, epilogues, plan
+from cutegemm import Col, Row, Scalar, epilogue, epilogues, ops, plan
 from cutegemm.compiler import Spec, c_source
 from cutegemm.compiler.c_abi import Library, build_library
 from cutegemm.compiler.c_source import Function
 from cutegemm.errors import ArgumentError, CuteGemmError
 from cutegemm.kernels import abi
+from cutegemm.problem import Access
 
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parents[1] / "examples" / "c"
@@ -45,6 +46,11 @@ NAMED: dict[str, Spec | list[Spec]] = {
     "also_gelu": GELU[1],
     "glu": spec("sm_80", epilogue=epilogues.swiglu, layout="nn", align=4, out_dtype="fp32"),
 }
+
+
+@epilogue
+def scale_and_clamp(acc: Any, low: Scalar, high: Col) -> Any:
+    return ops.minimum(ops.maximum(acc, low), high)
 
 
 def cc(*arguments: object, compiler: str = "cc") -> str:
@@ -163,9 +169,29 @@ def test_the_header_says_what_each_argument_is(library: Library) -> None:
 
 
 def test_the_source_is_clean(library: Library, tmp_path: Path) -> None:
-    hosts = {s: c_source.Host(s.symbol, "host") for f in library.functions for s in f.specs}
-    (tmp_path / "library.c").write_text(c_source.source(library.functions, hosts))
-    cc(*STRICT[:-1], "-std=gnu11", "-O2", "-I", library.header.parent, "-fsyntax-only", tmp_path / "library.c")
+    plain = spec("sm_80", epilogue=scale_and_clamp, batch=3)
+    access = plain.signature.outputs[0]
+    everything = replace(
+        plain,
+        signature=replace(
+            plain.signature,
+            a=replace(plain.signature.a, major="strided", align=2),
+            c=access,
+            operands=tuple(Access("bf16", "tensor", 2) if x.major == "float" else x for x in plain.signature.operands),
+            alpha="fp32",
+        ),
+    )
+    functions = [*library.functions, Function("everything", (everything,))]
+    hosts = {s: c_source.Host(s.symbol, "host") for f in functions for s in f.specs}
+    text = c_source.source(functions, hosts)
+    (tmp_path / "library.c").write_text(text)
+    (tmp_path / "cutegemm.h").write_text(c_source.header(functions))
+    cc(*STRICT[:-1], "-std=gnu11", "-O2", "-fsyntax-only", tmp_path / "library.c")
+    names = [p.name for p in functions[-1].parameters if "stride" not in p.name]
+    assert names == ["a", "b", "c", "out", "high", "alpha", "low", "m", "n", "k", "batch", "outer", "beta", "stream"]
+    assert 'cutegemm_pointer("low", low, 2)' in text and 'cutegemm_pointer("alpha", alpha, 4)' in text
+    assert 'cutegemm_stride("a_stride_k", a_stride_k, k, 1)' in text
+    assert 'cutegemm_lines("a_stride' not in text.partition("int cutegemm_gemm_everything")[2]
 
 
 def test_arguments_reach_the_kernel_by_name(library: Library, runtime: Path) -> None:
@@ -296,6 +322,16 @@ def test_the_example_compiles_and_tells_a_wrong_result(library: Library, runtime
     # The fake runtime launches nothing: the output stays what it was filled with.
     assert "300x512x264: " in done.stdout and done.returncode != 0, done.stdout + done.stderr
     assert subprocess.run([tmp_path / "gemm"], capture_output=True, check=False).returncode == 1
+
+
+def test_the_document_shows_what_is_built(tmp_path: Path) -> None:
+    text = (HERE.parents[1] / "docs" / "deploy.md").read_text()
+    (program,) = re.findall(r"^```py\n(.*?)^```$", text, re.M | re.S)
+    (prototype,) = re.findall(r"^```c\n(.*?)^```$", text, re.M | re.S)
+    (tmp_path / "build_kernels.py").write_text(program)
+    subprocess.run([sys.executable, "build_kernels.py"], cwd=tmp_path, check=True)
+    declared = (tmp_path / "build" / "kernels" / "cutegemm.h").read_text()
+    assert prototype in declared
 
 
 def test_names_that_c_has_other_uses_for_are_replaced() -> None:
