@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from cutegemm import device, recording
 from cutegemm.cli.output import Subcommands, print_json, subcommand
+from cutegemm.compiler import c_source
 from cutegemm.deploy import builder, spec_file, wheel
 from cutegemm.device import DeviceSpec
 from cutegemm.errors import ArgumentError
@@ -37,6 +38,11 @@ def add(subcommands: Subcommands) -> None:
         metavar="NAME[==VERSION]",
         help="also write the bundle as a wheel, beside FOLDER: installed, it is found by itself",
     )
+    parser.add_argument(
+        "--c-abi",
+        action="store_true",
+        help="also make the problems that have a name functions of a C library, in FOLDER/c, with its header",
+    )
     parser.add_argument("--jobs", type=int, metavar="N", help="processes that compile (default: one a core)")
     parser.set_defaults(run=run)
 
@@ -50,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         wanted += spec_file.recorded(recording.read(args.from_log))
     named = None if args.wheel is None else wheel.identify(args.wheel, args.out)
     with _progress() as advance:
-        report = builder.build(wanted, devices, args.out, jobs=args.jobs, advance=advance)
+        report = builder.build(wanted, devices, args.out, jobs=args.jobs, c_library=args.c_abi, advance=advance)
     packed = None if named is None else wheel.write(args.out, *named, args.out.absolute().parent)
     if args.json:
         print_json({"out": str(args.out), "wheel": None if packed is None else str(packed), **asdict(report)})
@@ -59,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
     total, size = sum(report.kernels.values()), report.bytes / 1e6
     took = f"for {report.problems} problems, in {report.seconds:.0f} s"
     print(f"{args.out}: {total} kernel{'s' * (total != 1)} ({counts}), {size:.1f} MB, {took}")
+    if report.c_functions:
+        print(f"{args.out / builder.C_FOLDER}: {', '.join(c_source.PREFIX + name for name in report.c_functions)}")
     if packed is not None:
         print(packed)
     return 0

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from typing import Any, NamedTuple
 
 import cutegemm
 from cutegemm.compiler import loader
-from cutegemm.compiler.spec import Spec, build_identity, key_of, symbol_of
+from cutegemm.compiler.spec import Spec, build_identity, key_of, runs, symbol_of
 from cutegemm.errors import BundleError
 
 SCHEMA = 1
@@ -213,16 +212,18 @@ def read(path: str | os.PathLike[str]) -> Bundle:
 
 
 def _check_build(folder: Path, version: str, build: Mapping[str, str]) -> None:
-    if build["machine"] != platform.machine():
-        raise BundleError(f"{folder} was built for {build['machine']}, and this machine is {platform.machine()}")
     here = build_identity()
+    if not runs(build["machine"], here["machine"]):
+        both = f"was built on {build['machine']}, and this machine is {here['machine']}"
+        raise BundleError(f"{folder} {both}: build it on one like this")
     # A kernel's argument list is a matter between it and the package that launches it.
     if build["sources"] != here["sources"]:
         raise BundleError(
             f"{folder} was built by cutegemm {version} of sources {build['sources'][:16]}, and this is cutegemm "
             f"{cutegemm.__version__} of sources {here['sources'][:16]}: build it again with this one"
         )
-    for package, used in build.items():
+    for package in build.keys() - {"machine"}:
+        used = build[package]
         if used != here.get(package, used):  # a compiler that is not here is not needed either
             raise BundleError(f"{folder} was built with {package} {used}, and {here[package]} is installed here")
 

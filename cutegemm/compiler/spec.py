@@ -20,6 +20,14 @@ _SOURCES = ("compiler", "fusion", "kernels")
 _PACKAGES = ("nvidia-cutlass-dsl", "apache-tvm-ffi")
 
 
+#: The levels of the x86-64 psABI by what /proc/cpuinfo calls their instructions.
+_LEVELS = {
+    2: frozenset(("cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3")),
+    3: frozenset(("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe")),
+    4: frozenset(("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Spec:
     """One kernel: a family's configuration for a signature on an architecture ("sm_90a")."""
@@ -76,7 +84,35 @@ def build_identity() -> dict[str, str]:
     """Versions and a digest of the sources that a kernel is made by. Where only built kernels run, the compiler's
     package may be missing, and has no version here then."""
     versions = {name: version for name in _PACKAGES if (version := _version(name)) is not None}
-    return {"sources": _digest(Path(__file__).parent.parent), "machine": platform.machine(), **versions}
+    return {"sources": _digest(Path(__file__).parent.parent), "machine": machine(), **versions}
+
+
+def machine() -> str:
+    """The kind of CPU here: host code is compiled for the one that it is compiled on, and may end a process on one that
+    lacks its instructions. On x86-64 with its level: "x86_64-v3" has AVX2, "x86_64-v4" AVX-512, and each runs what is
+    made for those below it."""
+    name = platform.machine()
+    if name != "x86_64":
+        return name
+    flags = _cpu_flags()
+    level = 1
+    while level < 4 and _LEVELS[level + 1] <= flags:
+        level += 1
+    return f"{name}-v{level}"
+
+
+def runs(built_for: str, here: str) -> bool:
+    """Whether host code made on one `machine` runs on another."""
+    (built_name, _, built_level), (name, _, level) = built_for.partition("-v"), here.partition("-v")
+    return built_name == name and built_level <= level
+
+
+def _cpu_flags() -> frozenset[str]:
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as lines:
+            return frozenset(next((line for line in lines if line.startswith("flags")), "").split())
+    except OSError:
+        return frozenset()
 
 
 def _version(package: str) -> str | None:

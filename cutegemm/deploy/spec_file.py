@@ -9,7 +9,8 @@ n = 14336
 k = 4096
 epilogue = ["none", "bias_gelu"]  # one of `cutegemm epilogues`, several composed with >>, or a list; default "none"
 ```
-Other keys are `plan`'s arguments, with its defaults: `dtype`, `out_dtype`, `layout`, `batch`, `align`, `kernel`.
+Other keys are `plan`'s arguments, with its defaults: `dtype`, `out_dtype`, `layout`, `batch`, `align`, `kernel`; and
+`name`, by which a C library calls the problem's function (of a list of epilogues, each with its own name after it).
 """
 
 from __future__ import annotations
@@ -40,17 +41,19 @@ MOST_M = 1 << 16  # values of M in one problem: more is a slip of the pen
 
 _REQUIRED = ("m", "n", "k")
 _DEFAULTS: dict[str, Any] = {"dtype": "bf16", "out_dtype": None, "layout": "nt", "batch": 1, "align": 16}
-_KEYS = (*_REQUIRED, *_DEFAULTS, "epilogue", "kernel")
-_TEXT = ("dtype", "out_dtype", "layout", "kernel")
+_KEYS = (*_REQUIRED, *_DEFAULTS, "epilogue", "kernel", "name")
+_TEXT = ("dtype", "out_dtype", "layout", "kernel", "name")
 _RANGE = re.compile(r"\s*(\d+)\s*(?:\.\.\s*(\d+)\s*(?:step\s+(\d+)\s*)?)?")
 
 
 class Wanted(NamedTuple):
-    """A problem to have a kernel for. `label` describes it but for its M; `kernel` is a `kernel=` string, if any."""
+    """A problem to have a kernel for. `label` describes it but for its M; `kernel` is a `kernel=` string, if any, and
+    `name` what C code calls it, if it is to."""
 
     problem: Problem
     kernel: str | None
     label: str
+    name: str | None = None
 
 
 def read(path: Path) -> list[Wanted]:
@@ -107,11 +110,17 @@ def _expand(table: Mapping[str, Any]) -> Iterator[Wanted]:
     sizes = values_of_m(table["m"])
     arguments = {key: table.get(key, default) for key, default in _DEFAULTS.items()}
     arguments |= {"n": table["n"], "k": table["k"]}
-    for name in _names(table.get("epilogue", "none")):
+    names = _names(table.get("epilogue", "none"))
+    for name in names:
         graph = _graph(name)
         text = _label({**arguments, "epilogue": name, "kernel": kernel})
+        function = table.get("name")
+        if function is not None and not re.fullmatch(r"[A-Za-z0-9_]+", function, re.ASCII):
+            raise ArgumentError(f"name={function!r}: expected ASCII letters, digits and underscores")
+        if function is not None and len(names) > 1:
+            function = "_".join((function, *re.findall(r"\w+", name)))
         for m in sizes:
-            yield Wanted(contiguous_problem(m, epilogue=graph, **arguments), kernel, text)
+            yield Wanted(contiguous_problem(m, epilogue=graph, **arguments), kernel, text, function)
 
 
 def values_of_m(given: Any) -> list[int]:

@@ -49,7 +49,7 @@ def write(folder: Path, name: str, version: str | None, into: Path) -> Path:
     version = version or f"{built.version}+{manifest['sha256'][:12]}"
     module = re.sub(r"[-_.]+", "_", name).lower()
     info = f"{module}-{version}.dist-info"
-    tag = f"py3-none-linux_{built.build['machine']}"
+    tag = f"py3-none-linux_{built.build['machine'].partition('-')[0]}"
     files = {
         f"{module}/__init__.py": _MODULE.format(archs=", ".join(built.archs)).encode(),
         f"{module}/bundle/{bundle.MANIFEST}": (built.path / bundle.MANIFEST).read_bytes(),

@@ -10,36 +10,21 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutegemm import CuteGemmError, cli, device, epilogues, errors, launch, ops, plan, recording
-from cutegemm.compiler import bundle, cache, jit, serving
+from cutegemm import CuteGemmError, cli, device, epilogues, errors, launch, plan, recording
+from cutegemm.compiler import bundle, jit
 from cutegemm.deploy import builder, spec_file, wheel
-from cutegemm.device import DeviceSpec
 from cutegemm.errors import ArgumentError, BundleError, EpilogueError, ShapeError
-from cutegemm.fusion import Col, Row, Scalar, epilogue, serial
 from cutegemm.fusion.registry import registered
-from cutegemm.normalize import Call, allocate, check, parse, prepare
-from cutegemm.options import Options
 from cutegemm.planner import contiguous_problem
-from tests.gpu import problems
-
-H200 = device.lookup("H200")
-
-
-@epilogue
-def softened(acc, shift: Row, gain: Col, limit: Scalar = 3.0):
-    """An epilogue that nobody registered."""
-    x = (acc - shift) * gain / 7
-    return {"out": ops.minimum(x, limit), "sign": ops.where(x < -0.0, -1.0, 1.0)}
+from tests.bundles import H200, bf16, call, softened
 
 
 def spec(folder: Path, text: str, *, head: str = "schema = 1\n") -> Path:
@@ -57,7 +42,7 @@ def read(folder: Path, text: str) -> list[spec_file.Wanted]:
 
 def test_a_problem_has_plans_defaults(tmp_path: Path) -> None:
     (wanted,) = read(tmp_path, "m = 64\nn = 128\nk = 256\n")
-    assert wanted == (contiguous_problem(64, 128, 256), None, "n 128 k 256 bf16 nt none")
+    assert wanted == (contiguous_problem(64, 128, 256), None, "n 128 k 256 bf16 nt none", None)
 
 
 def test_every_key_reaches_the_problem(tmp_path: Path) -> None:
@@ -193,33 +178,7 @@ def test_what_an_error_says_to_add_is_the_problem(tmp_path: Path, name: str, siz
 # ---------------------------------------------------------------- what a call takes
 
 
-@pytest.fixture
-def h200(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Calls are prepared as on an H200, from CPU tensors, and nothing is remembered of them."""
-    monkeypatch.setattr(DeviceSpec, "query", staticmethod(lambda index=0: H200))
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(serving, "entry_points", lambda group: ())
-    monkeypatch.delenv("CUTEGEMM_BUNDLE", raising=False)
-    serving.forget()
-    cache.clear_memory()
-    recording._written.clear()
-    yield
-    serving.forget()
-    cache.clear_memory()
-
-
-def call(a: torch.Tensor, b: torch.Tensor, **keywords: Any) -> Call:
-    named = {"epilogue": None, "c": None, "alpha": 1.0, "beta": None, "out": None, "out_dtype": None, **keywords}
-    arguments = parse(a, b, **named, options=Options())
-    request, sizes = check(arguments)
-    return prepare(arguments, request, sizes, allocate(arguments, sizes))
-
-
-def bf16(*shape: int) -> torch.Tensor:
-    return torch.ones(*shape, dtype=torch.bfloat16)
-
-
-@pytest.mark.usefixtures("h200")
+@pytest.mark.usefixtures("fresh_process", "h200")
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("size", [(1, 64, 32), (64, 1, 32), (1, 1, 8), (300, 520, 136), (7, 13, 5)])
 @pytest.mark.parametrize("batch", [(), (3,)])
@@ -237,7 +196,7 @@ def test_a_specs_problem_gets_the_kernel_that_its_call_takes(
     assert built == launch.choose(call(a, b, epilogue=bound)).spec
 
 
-# ---------------------------------------------------------------- recorded runs
+# ---------------------------------------------------------------- building
 
 
 def recorded(folder: Path) -> Path:
@@ -250,146 +209,15 @@ def recorded(folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("fused", [softened, *(entries[0].epilogue for entries in registered().values())], ids=str)
-def test_a_graph_survives_as_text(fused: Any) -> None:
-    before = fused.graph
-    after = serial.from_data(json.loads(json.dumps(serial.to_data(before))))
-    assert after == before and after.describe() == before.describe()
-    assert (after.operands, after.outputs, after.nodes) == (before.operands, before.outputs, before.nodes)
-
-
-def graph_with(**changes: Any) -> dict[str, Any]:
-    return {**serial.to_data(epilogues.bias_gelu.graph), **changes}
-
-
-NODES = serial.to_data(epilogues.bias_gelu.graph)["nodes"]
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (None, "needs identity"),
-        ({"nodes": []}, "needs identity"),
-        (graph_with(more=1), "nothing else"),
-        (graph_with(identity="0"), "identity is [0-9a-f]{64}, and the data says '0'"),
-        (graph_with(nodes=3), "expected a list"),
-        (graph_with(nodes=[3]), "node 3 of a graph is not well-formed"),
-        (graph_with(nodes=[["launch", [], ""]]), "not well-formed"),
-        (graph_with(nodes=[["add", [0], ""]]), "not well-formed"),
-        (graph_with(nodes=[["neg", [0], ""]]), r"node 0 \(neg\) takes \[0\]: expected nodes before it"),
-        (graph_with(nodes=[["acc", [], ""], ["neg", [-1], ""]]), "expected nodes before it"),
-        (graph_with(nodes=[["operand", [], "1"]]), "node 0 is operand '1': there are 1"),
-        (graph_with(nodes=[["acc", [], "x"]]), "not well-formed"),
-        (graph_with(nodes=[["const", [], "1.0.0"]]), "constant '1.0.0' is not a hexadecimal float"),
-        (graph_with(nodes=[["acc", [], ""], ["cast", [0], "int3"]]), "int3"),
-        (graph_with(operands=[["bias", "sheet"]]), "operand .* is not well-formed"),
-        (graph_with(outputs=[["out", 99]]), "output 'out' is node 99"),
-        (graph_with(outputs=[["out", True]]), "not well-formed"),
-        (graph_with(outputs=[]), "at least one output"),
-        (graph_with(outputs=[["out", 0]]), "."),
-    ],
-)
-def test_a_graph_that_is_not_one_is_refused(data: Any, message: str) -> None:
-    with pytest.raises(EpilogueError, match=message):
-        serial.from_data(data)
-
-
-@pytest.mark.parametrize("number", [i for i in range(60) if i % 5 != 4])  # those are large, and no different
-def test_any_call_survives_as_text(number: int) -> None:
-    made = problems.make(number, device="cpu")
-    problem = call(made.a, made.b, **made.keywords, out=made.out).recipe.problem
-    again = recording.from_data(json.loads(json.dumps(recording.to_data(problem, None))))
-    assert again == (problem, None)
-
-
-@pytest.mark.usefixtures("h200")
-def test_first_calls_are_recorded_and_their_kernels_are_what_is_built(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    log = tmp_path / "calls.jsonl"
-    monkeypatch.setenv("CUTEGEMM_JIT", "0")
-    monkeypatch.setenv("CUTEGEMM_LOG", str(log))
-    monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path / "none"))
-    a, b = bf16(96, 64), bf16(128, 64).t()
-    fused = softened(bf16(128), bf16(96))
-    calls = [
-        call(a, b),
-        call(a, b, epilogue=fused),
-        call(a, b, epilogue=fused),
-        call(a, b, c=bf16(96, 128).t().contiguous().t(), out_dtype=torch.float32),
-        call(a[::2, ::2], b[::2], out=bf16(128, 48).t()),  # computed transposed
-    ]
-    for one in calls:
-        with pytest.raises(errors.KernelNotBuiltError):
-            launch.prepare(one)
-    found = recording.read(log)
-    assert len(log.read_text().splitlines()) == len(found) == 4
-    distinct = [calls[i] for i in (0, 1, 3, 4)]
-    assert [item.problem for item in found] == [one.recipe.problem for one in distinct]
-    wanted = spec_file.recorded(found)
-    assert [builder._plan((item, H200)) for item in wanted] == [launch.choose(one).spec for one in distinct]
-    assert wanted[0].label == "n 128 k 64 bf16 nt none"
-    assert wanted[1].label.endswith(f"epilogue {softened.graph.identity[:12]}")
-
-
-def test_a_log_that_can_not_be_written_is_warned_of_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    recording._written.clear()
-    monkeypatch.setenv("CUTEGEMM_LOG", str(tmp_path))
-    problem = contiguous_problem(64, 64, 64)
-    with pytest.warns(RuntimeWarning, match="calls are not recorded: .*Is a directory") as caught:
-        recording.record(problem, None)
-        recording.record(problem, None)
-    assert len(caught) == 1
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{", "JSONDecodeError"),
-        ("[]", "TypeError"),
-        ("{}", "schema"),
-        ('{"schema": 2}', "schema 2: this cutegemm reads 1"),
-        ("m=-1", "expected ints of at least 0"),
-        ('k="64"', "expected ints of at least 0"),
-        ("a=3", "TypeError"),
-        ('a={"dtype": 3, "major": "k", "align": 16}', "3: expected text"),
-        ('a={"dtype": "bf16", "major": "k", "align": "16"}', "align='16': expected an int"),
-        ("outputs=[]", r"\(0, 0\) outputs and operands: the epilogue has \(1, 0\)"),
-        ("alpha=1", "1: expected text"),
-        ("epilogue={}", "needs identity"),
-    ],
-)
-def test_a_line_that_is_not_of_a_log_is_named(tmp_path: Path, line: str, message: str) -> None:
-    data = recording.to_data(contiguous_problem(64, 64, 64))
-    path = tmp_path / "calls.jsonl"
-    if not line.startswith(("{", "[")):
-        key, _, value = line.partition("=")
-        line = json.dumps({**data, key: json.loads(value)})
-    path.write_text(json.dumps(data) + "\n" + line + "\n")
-    with pytest.raises(ArgumentError, match=f"calls.jsonl, line 2 is not of a recorded run: .*{message}"):
-        recording.read(path)
-
-
-def test_a_log_without_calls_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "empty").write_text("")
-    with pytest.raises(ArgumentError, match="holds no calls"):
-        recording.read(tmp_path / "empty")
-    with pytest.raises(ArgumentError, match="can't be read"):
-        recording.read(tmp_path / "nowhere")
-
-
-# ---------------------------------------------------------------- building
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """A bundle and a wheel of a spec's and a log's kernel, built in a process that knows nothing of this module."""
     folder = tmp_path_factory.mktemp("built")
-    return folder / "bundle", command(folder, "bundle", "--wheel", "llm.kernels==1.2", jobs=2)
+    return folder / "bundle", command(folder, "bundle", "--wheel", "llm.kernels==1.2", "--c-abi", jobs=2)
 
 
 def command(folder: Path, name: str, *more: str, jobs: int) -> dict[str, Any]:
-    text = '[[problem]]\nm = ["1..512", 1000]\nn = 256\nk = 64\nkernel = "sm80_multistage:tile=64x64x32"\n'
+    text = '[[problem]]\nm = ["1..512", 1000]\nn = 256\nk = 64\nkernel = "sm80_multistage:tile=64x64x32"\nname = "up"\n'
     arguments = ["--spec", spec(folder, text), "--from-log", recorded(folder), "--out", folder / name]
     scratch = folder / f"scratch-{name}"
     scratch.mkdir()
@@ -433,7 +261,36 @@ def test_a_bundle_has_the_kernels_of_the_spec_and_of_the_log(built: tuple[Path, 
 def test_building_again_elsewhere_gives_the_same_bytes(built: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     folder, _ = built
     command(tmp_path, "another name", jobs=1)
-    assert files(tmp_path / "another name") == files(folder)
+    again = files(tmp_path / "another name")
+    assert again == {name: data for name, data in files(folder).items() if not name.startswith("c/")}
+
+
+def test_named_problems_become_a_c_library(built: tuple[Path, dict[str, Any]]) -> None:
+    folder, report = built
+    assert report["c_functions"] == ["up"]
+    assert sorted(p.name for p in (folder / "c").iterdir()) == ["cutegemm.h", "libcutegemm.so"]
+    header = (folder / "c" / "cutegemm.h").read_text()
+    assert "cutegemm_gemm_up(" in header and header.count("int cutegemm_gemm_") == 1
+
+
+def test_names_that_make_no_c_library(tmp_path: Path) -> None:
+    def functions(text: str) -> dict[str, Any]:
+        wanted = spec_file.read(spec(tmp_path, text))
+        return builder.functions([(item, builder._plan((item, H200))) for item in wanted])
+
+    up = '[[problem]]\nm = [1, 512]\nn = 4096\nk = 4096\nname = "up"\n'
+    with pytest.raises(ArgumentError, match=r"'up' takes 2 kernels on sm_90a, .*m 1: sm90_.*; m 512: sm90_wgmma:"):
+        functions(up)
+    pinned = up + 'kernel = "sm80_multistage:tile=64x64x32"\n'
+    assert functions(pinned).keys() == {"up"}
+    both = functions(pinned + 'epilogue = ["none", "bias >> gelu"]')
+    assert both.keys() == {"up_none", "up_bias_gelu"} and all(len(specs) == 1 for specs in both.values())
+    with pytest.raises(ArgumentError, match="'up' is that of two problems, n 4096 .* and n 8 k 8"):
+        functions(pinned + '[[problem]]\nm = 1\nn = 8\nk = 8\nname = "up"\n')
+    with pytest.raises(ArgumentError, match="no problem has a name"):
+        functions("[[problem]]\n" + BASE)
+    with pytest.raises(ArgumentError, match="name='a b': expected ASCII letters"):
+        functions("[[problem]]\n" + BASE + 'name = "a b"')
 
 
 def test_a_wheel_is_reproducible_and_serves_where_it_is_installed(
@@ -518,7 +375,9 @@ def test_progress_is_told_and_every_m_is_planned() -> None:
     wanted = [spec_file.Wanted(contiguous_problem(m, 4096, 4096), None, "x") for m in (1, 64, 128, 4096)]
     told: list[tuple[str, int, int]] = []
     with ThreadPoolExecutor(1) as pool:
-        chosen = builder.choose(wanted, [H200, device.lookup("A100")], pool, lambda *now: told.append(now))  # type: ignore[arg-type]
+        devices = [H200, device.lookup("A100")]
+        choices = builder.choose(wanted, devices, pool, lambda *now: told.append(now))  # type: ignore[arg-type]
+    chosen = builder.problems(choices)
     assert told == [("planned", i, 8) for i in range(1, 9)]
     assert {spec.arch for spec in chosen} == {"sm_80", "sm_90a"}
     for arch in ("sm_80", "sm_90a"):

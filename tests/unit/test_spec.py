@@ -149,6 +149,34 @@ def test_the_machine_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     assert PLAIN.key != before
 
 
+V2 = "fpu sse4_1 sse4_2 ssse3 popcnt cx16 lahf_lm"
+V3 = f"{V2} avx avx2 bmi1 bmi2 f16c fma abm movbe"
+V4 = f"{V3} avx512f avx512bw avx512cd avx512dq avx512vl"
+
+
+@pytest.mark.parametrize(
+    ("flags", "machine"),
+    [
+        ("fpu", "x86_64-v1"),
+        (V2, "x86_64-v2"),
+        (V3, "x86_64-v3"),
+        (V3.replace(" abm", ""), "x86_64-v2"),
+        (V4, "x86_64-v4"),
+        (V4.replace(" ssse3", ""), "x86_64-v1"),
+    ],
+)
+def test_a_machine_has_a_level(monkeypatch: pytest.MonkeyPatch, flags: str, machine: str) -> None:
+    monkeypatch.setattr(spec.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(spec, "_cpu_flags", lambda: frozenset(flags.split()))
+    assert spec.machine() == machine
+
+
+def test_host_code_runs_on_its_own_level_and_those_above() -> None:
+    assert spec.runs("x86_64-v3", "x86_64-v3") and spec.runs("x86_64-v2", "x86_64-v4")
+    assert not spec.runs("x86_64-v4", "x86_64-v3")
+    assert spec.runs("aarch64", "aarch64") and not spec.runs("aarch64", "x86_64-v3")
+
+
 def test_sources_are_in_the_key(tmp_path: Path) -> None:
     package = Path(spec.__file__).parent.parent
     assert spec.build_identity()["sources"] == spec._digest(package)
