@@ -1,4 +1,4 @@
-"""Figures that are not a time per problem: host time per call, and the first call of a process."""
+"""Figures that are not a time per problem: host time per call, and the first call of a process, compiled or bundled."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import torch
 
@@ -23,6 +24,21 @@ from cutegemm import gemm
 gemm(a, a.t())
 torch.cuda.synchronize()
 print(time.perf_counter() - start)
+"""
+
+#: The same from the bundle that it is given; prints the seconds up to the first result, and of the first call alone.
+_BUNDLE = """
+import sys, time, torch
+a = torch.randn(4096, 4096, device="cuda").bfloat16()
+torch.cuda.synchronize()
+start = time.perf_counter()
+import cutegemm
+cutegemm.load_bundle(sys.argv[1])
+gemm = cutegemm.gemm
+loaded = time.perf_counter()
+gemm(a, a.t(), jit="forbid")
+torch.cuda.synchronize()
+print(time.perf_counter() - start, time.perf_counter() - loaded)
 """
 
 
@@ -53,9 +69,34 @@ def first_call() -> dict[str, float]:
 
 
 def _first_call(cache: str) -> float:
-    env = {**os.environ, "CUTEGEMM_CACHE_DIR": cache}
-    done = subprocess.run([sys.executable, "-c", _FIRST_CALL], env=env, check=True, stdout=subprocess.PIPE)
-    return float(done.stdout)
+    (seconds,) = _printed(_FIRST_CALL, env={"CUTEGEMM_CACHE_DIR": cache})
+    return seconds
 
 
-SCALARS = {"host": host, "first_call": first_call}
+def bundle() -> dict[str, float]:
+    """A new process's import, loading of a bundle and first result, in seconds, and the first `gemm` after loading, in
+    milliseconds; medians of 3. Nothing is compiled: the kernel cache is empty."""
+    from cutegemm import device, planner
+    from cutegemm.deploy import builder, spec_file
+
+    problem = planner.contiguous_problem(4096, 4096, 4096)
+    totals, firsts = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "bundle"
+        builder.build([spec_file.Wanted(problem, None, "square")], [device.current()], path, jobs=1)
+        for _ in range(3):
+            env = {"CUTEGEMM_CACHE_DIR": str(Path(folder) / "cache"), "CUTEGEMM_BUNDLE": ""}
+            total, first = _printed(_BUNDLE, str(path), env=env)
+            totals.append(total)
+            firsts.append(first)
+    return {"bundle_first_result_s": statistics.median(totals), "bundle_first_gemm_ms": 1e3 * statistics.median(firsts)}
+
+
+def _printed(code: str, *arguments: str, env: Mapping[str, str]) -> list[float]:
+    """The numbers that a new process prints."""
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, env={**os.environ, **env}, check=True, stdout=subprocess.PIPE)
+    return [float(number) for number in done.stdout.split()]
+
+
+SCALARS = {"host": host, "first_call": first_call, "bundle": bundle}

@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import environment, report, suites
+from benchmarks import environment, report, scalars, suites
 from benchmarks.contenders import Contender, Inputs, bind, named
 from benchmarks.gate import Gate, Verdict, _spread
 from benchmarks.results import RESULTS, Results, Row, find
 from benchmarks.run import DTYPES, Bench, main
 from benchmarks.suites import Case
 from benchmarks.timing import Effort, contest, host_us, input_sets
-from cutegemm import epilogues, gemm
+from cutegemm import device, epilogues, gemm
+from cutegemm.deploy import builder
+from cutegemm.planner import contiguous_problem
 
 
 class StubDevice:
@@ -420,6 +422,32 @@ def test_results_folders_are_named_after_the_gpu(gpu: str, folder: str) -> None:
 
 def test_versions_name_what_computes() -> None:
     assert environment.versions().keys() >= {"torch", "nvidia-cutlass-dsl", "apache-tvm-ffi"}
+
+
+def test_a_bundles_first_call_is_timed_in_new_processes_that_compile_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, ran = [], []
+
+    def build(wanted, devices, out: Path, **_: object) -> None:
+        made.append((wanted[0].problem, devices, out))
+
+    def printed(code: str, *arguments: str, env) -> list[float]:
+        ran.append((arguments, env))
+        return [(0.3, 0.02), (0.2, 0.01), (0.9, 0.03)][len(ran) - 1]
+
+    monkeypatch.setattr(builder, "build", build)
+    monkeypatch.setattr(device, "current", lambda: device.lookup("H200"))
+    monkeypatch.setattr(scalars, "_printed", printed)
+    assert scalars.SCALARS["bundle"]() == {"bundle_first_result_s": 0.3, "bundle_first_gemm_ms": 20.0}
+    ((problem, devices, out),) = made
+    assert problem == contiguous_problem(4096, 4096, 4096) and devices == [device.lookup("H200")]
+    assert [arguments for arguments, _ in ran] == [(str(out),)] * 3
+    assert all(env["CUTEGEMM_CACHE_DIR"] != str(out) and env["CUTEGEMM_BUNDLE"] == "" for _, env in ran)
+    assert "load_bundle(sys.argv[1])" in scalars._BUNDLE and 'jit="forbid"' in scalars._BUNDLE
+
+
+def test_what_a_new_process_prints_is_read_as_numbers() -> None:
+    code = "import os, sys; print(os.environ['SPEED'], sys.argv[1])"
+    assert scalars._printed(code, "2.5", env={"SPEED": "1e-3"}) == [0.001, 2.5]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to measure on")
