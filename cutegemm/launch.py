@@ -26,7 +26,7 @@ from cutegemm.normalize import Call
 from cutegemm.planner import Plan, plan_problem
 from cutegemm.problem import Problem
 from cutegemm.request import Recipe
-from cutegemm.transpose import better_transposed, transposed
+from cutegemm.transpose import transposed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,7 +112,7 @@ def choose(call: Call) -> Choice:
     index = call.device.index if call.device.index is not None else torch.cuda.current_device()
     device = DeviceSpec.query(index)
     recipe, order = call.recipe, None
-    if better_transposed(recipe.problem):
+    if recipe.problem.better_transposed:
         recipe, order = transposed(recipe), (1, 0, *range(2, len(tensors_of(call))))
     plan = _plan(recipe.problem, device, call.options.kernel)
     spec = compiler.Spec(plan.family, plan.config, recipe.problem.signature, device.arch)

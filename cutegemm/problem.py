@@ -102,6 +102,15 @@ class Problem:
         """Floating-point operations of the products: 2·batch·m·n·k."""
         return 2 * self.batch * self.m * self.n * self.k
 
+    @property
+    def better_transposed(self) -> bool:
+        """Whether every output is contiguous along M: then D^T = B^T A^T stores whole vectors where D can't.
+
+        A paired epilogue needs its columns to stay columns.
+        """
+        signature = self.signature
+        return not signature.epilogue.has_pair and all(out.major == "m" for out in signature.outputs)
+
     def transposed(self) -> Problem:
         """The problem of `Signature.transposed`."""
         return Problem(self.n, self.m, self.k, self.batch, self.signature.transposed())

@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from cutegemm.problem import Problem
 from cutegemm.request import Layout, Recipe
-
-
-def better_transposed(problem: Problem) -> bool:
-    """Whether every output is contiguous along M: then D^T = B^T A^T stores whole vectors where D can't.
-
-    A paired epilogue needs its columns to stay columns.
-    """
-    signature = problem.signature
-    return not signature.epilogue.has_pair and all(out.major == "m" for out in signature.outputs)
 
 
 def transposed(recipe: Recipe) -> Recipe:

@@ -16,7 +16,7 @@ from cutegemm.kernels.config import KernelConfig
 from cutegemm.problem import Signature
 
 #: What turns a spec into machine code: a change in any of these makes other kernels of the same spec.
-_SOURCES = ("compiler", "fusion", "kernels")
+_SOURCES = ("compiler", "fusion", "kernels", "dtypes.py", "problem.py")
 _PACKAGES = ("nvidia-cutlass-dsl", "apache-tvm-ffi")
 
 
@@ -124,8 +124,8 @@ def _version(package: str) -> str | None:
 
 def _digest(package: Path) -> str:
     digest = hashlib.sha256()
-    for folder in _SOURCES:
-        for path in sorted((package / folder).rglob("*.py")):
+    for name in _SOURCES:
+        for path in sorted((package / name).rglob("*.py")) if (package / name).is_dir() else [package / name]:
             source = path.read_bytes()
             digest.update(f"{path.relative_to(package)} {len(source)}\n".encode() + source)
     return digest.hexdigest()

@@ -18,7 +18,6 @@ from cutegemm.deploy.spec_file import Wanted, ranges
 from cutegemm.device import DeviceSpec
 from cutegemm.errors import ArgumentError, CuteGemmError
 from cutegemm.planner import plan_problem
-from cutegemm.transpose import better_transposed
 
 #: Where in a bundle's folder its C library is.
 C_FOLDER = "c"
@@ -127,7 +126,7 @@ def problems(choices: Choices) -> dict[Spec, tuple[str, ...]]:
 
 def _plan(pair: tuple[Wanted, DeviceSpec]) -> Spec:
     (problem, kernel, label, _), device = pair
-    if better_transposed(problem):  # as `launch` does
+    if problem.better_transposed:  # as `launch` does
         problem = problem.transposed()
     try:
         plan = plan_problem(problem, device, kernel=kernel)

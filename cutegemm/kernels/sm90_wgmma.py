@@ -328,6 +328,7 @@ class WgmmaGemm:
             self._release(empty + previous, peer, peers)
 
     def _release(self, barrier: Any, peer: Any, peers: int) -> None:
+        # The reads that this arrival orders are wgmma's, waited for before: it publishes no writes to the peer.
         if peers == 1:
             cute.arch.mbarrier_arrive(barrier)
         else:

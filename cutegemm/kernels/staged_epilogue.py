@@ -8,7 +8,8 @@ outside a matrix and writes nothing there, but for the 16 bytes that a line may 
 Timeline of a warp for one tile, u counting its units, S = 2 slots
     before the main loop   fetch units 0 … S-1; load Row and Col operands of unit 0 into registers
     unit u                 load Row and Col operands of unit u+1; wait for its fetch, read it; compute
-                           wait until TMA has read slot u-1, fetch u+S-1 into it (no fetches: until it has read u-S)
+                           wait until TMA has read slot u-1, fetch u+S-1 into it (no fetches: until it has read what
+                           was stored from slot u % S before)
                            write the outputs, fence, store
 A slot's mbarrier takes one arrival, the warp's own that announces a unit's bytes.
 """
@@ -160,8 +161,13 @@ class StagedEpilogue(Epilogue):
             if unit > 0 and unit <= self._units - SLOTS:
                 self._wait_until_read(0)
                 self._fetch(tile, unit + SLOTS - 1)
-        else:
+        elif cutlass.const_expr(self._units % SLOTS == 0):
             self._wait_until_read(SLOTS - 1)
+        else:  # the tile before has ended in the slot that this one begins with
+            if unit == 0:
+                self._wait_until_read(0)
+            else:
+                self._wait_until_read(SLOTS - 1)
         for box in self.staging.stores:
             self._write(box, slot, outputs[int(box.tensor.name.removeprefix("out"))])
         cute.arch.fence_proxy("async.shared", space="cta")

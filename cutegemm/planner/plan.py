@@ -4,7 +4,7 @@ not taken.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cutegemm import device as devices
@@ -46,6 +46,7 @@ class Plan:
     `candidates` holds the legal ones, the chosen one first and the others by modelled time, then the refused ones.
     `measured` is among how many measured configurations the chosen one was the fastest: 0 where the model chose. `pin`
     is the `kernel=` string that narrowed them, if any; `assumed` says why the GPU is not one that was asked for, if so.
+    `transposed` says that `problem` is the transposed one: D, contiguous along M, is computed as D^T = B^T A^T.
     """
 
     problem: Problem
@@ -57,6 +58,7 @@ class Plan:
     measured: int = 0
     pin: str | None = None
     assumed: str | None = None
+    transposed: bool = False
 
     @property
     def kernel(self) -> str:
@@ -119,7 +121,10 @@ def plan(
         align=align,
     )
     device, assumed = _resolve(arch)
-    return plan_problem(problem, device, kernel=kernel, assumed=assumed)
+    if not problem.better_transposed:
+        return plan_problem(problem, device, kernel=kernel, assumed=assumed)
+    made = plan_problem(problem.transposed(), device, kernel=kernel, assumed=assumed)
+    return replace(made, transposed=True)
 
 
 def plan_problem(

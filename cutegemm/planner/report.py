@@ -51,6 +51,7 @@ def data(plan: Plan) -> dict[str, Any]:
         },
         "device": asdict(plan.device),
         "assumed": plan.assumed,
+        "transposed": plan.transposed,
         "measured": plan.measured,
         "pin": plan.pin,
         "kernel": plan.kernel,
@@ -85,7 +86,10 @@ def _problem(plan: Plan) -> list[str]:
         f"{spec.name}: {spec.kind.capitalize()} {_access(access)}"
         for spec, access in zip(graph.operands, signature.operands, strict=True)
     ]
-    lines = [f"m n k      {problem.m} {problem.n} {problem.k}{batch}", f"tensors    {' | '.join(tensors)}"]
+    lines = [f"m n k      {problem.m} {problem.n} {problem.k}{batch}"]
+    if plan.transposed:
+        lines.append("           D^T = B^T A^T instead of D, which is contiguous along M")
+    lines.append(f"tensors    {' | '.join(tensors)}")
     if operands:
         lines.append(f"operands   {' | '.join(operands)}")
     first, *rest = graph.describe()

@@ -395,6 +395,15 @@ def test_a_pin_on_wgmma_says_what_it_lacks() -> None:
         plan(4096, 4096, 4096, arch="V100")
 
 
+def test_a_single_column_is_planned_as_it_is_computed() -> None:
+    made = plan(4096, 1, 512, arch="H200")
+    assert made.transposed
+    assert (made.problem.m, made.problem.n) == (1, 4096)
+    assert "D^T = B^T A^T instead of D" in made.explain()
+    assert made.to_dict()["transposed"]
+    assert not plan(4096, 2, 512, arch="H200").transposed
+
+
 # ---------------------------------------------------------------- the report
 
 

@@ -61,6 +61,12 @@ def test_what_was_measured_overrides_the_model(entry: tables.Measured) -> None:
     assert modelled == sorted(modelled)
 
 
+def test_what_was_measured_is_registered_and_legal() -> None:
+    for entry in MEASURED:
+        candidates = plan(entry.m, entry.n, entry.k, arch="H200").candidates
+        assert set(entry.us) <= {c.kernel for c in candidates if c.refusal is None}
+
+
 def test_a_pin_is_served_by_what_was_measured_of_its_own() -> None:
     made = plan(4096, 4096, 4096, arch="H200", kernel="sm80_multistage")
     assert (made.kernel, made.measured) == ("sm80_multistage:tile=256x128x64,stages=3,warps=4x2", 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -180,14 +181,27 @@ def test_host_code_runs_on_its_own_level_and_those_above() -> None:
 def test_sources_are_in_the_key(tmp_path: Path) -> None:
     package = Path(spec.__file__).parent.parent
     assert spec.build_identity()["sources"] == spec._digest(package)
-    for folder in ("compiler", "fusion", "kernels"):
-        shutil.copytree(package / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in spec._SOURCES:
+        if name.endswith(".py"):
+            shutil.copy(package / name, tmp_path)
+        else:
+            shutil.copytree(package / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     digests = [spec._digest(tmp_path)]
     assert digests == [spec._digest(package)]
-    for changed in ("compiler/jit.py", "fusion/to_cute.py", "kernels/tile_loader.py"):
+    for changed in ("compiler/jit.py", "fusion/to_cute.py", "kernels/tile_loader.py", "problem.py"):
         with (tmp_path / changed).open("a") as file:
             file.write("\n")
         digests.append(spec._digest(tmp_path))
     (tmp_path / "kernels" / "abi.py").rename(tmp_path / "kernels" / "abi2.py")
     digests.append(spec._digest(tmp_path))
-    assert len(set(digests)) == 5
+    assert len(set(digests)) == 6
+
+
+def test_what_the_sources_import_is_in_the_key_too() -> None:
+    package = Path(spec.__file__).parent.parent
+    listed = {name.removesuffix(".py") for name in spec._SOURCES} | {"errors"}  # an error makes no kernel
+    for name in spec._SOURCES:
+        for path in (package / name).rglob("*.py") if (package / name).is_dir() else [package / name]:
+            imported = set(re.findall(r"^\s*from cutegemm\.(\w+)", path.read_text(), re.MULTILINE))
+            imported |= set(re.findall(r"^\s*import cutegemm\.(\w+)", path.read_text(), re.MULTILINE))
+            assert imported <= listed, path
