@@ -1,8 +1,8 @@
 """The bundles that serve this process: those that `load_bundle` read, `CUTEGEMM_BUNDLE` names, or packages install.
 
-The environment and the packages' entry points (group `cutegemm.bundles`, each the path of a bundle) are read when a
-CUDA call first asks. A bundle that was named and is not right is an error; one that a package installed is left out
-with a warning, for nobody asked for it.
+The environment is read when a CUDA call first asks, and the packages' entry points (group `cutegemm.bundles`, each the
+path of a bundle) then or by `load_bundle`. A bundle that was named and is not right is an error; one that a package
+installed is left out with a warning, for nobody asked for it.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def load_bundle(path: str | os.PathLike[str]) -> Bundle:
     global _loaded
     loaded = bundle.read(path)
     loader.warm_up()
+    _installed()  # reading the installed metadata takes milliseconds, which the first call need not wait for
     with _guard:
         _loaded = (*(b for b in _loaded if b.path != loaded.path), loaded)
     return loaded
