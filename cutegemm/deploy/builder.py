@@ -90,13 +90,17 @@ def choose(
 def functions(choices: Choices) -> dict[str, tuple[Spec, ...]]:
     """The functions of a C library: by the name of a problem, its kernels, one for each architecture.
 
-    Raises `ArgumentError` where no problem has a name, two have one, or one takes several kernels on an architecture.
+    Raises `ArgumentError` where no problem has a name, two have one, or one takes several kernels on an architecture or
+    is computed transposed, so that the caller's A would have to be the function's B.
     """
     named: dict[str, dict[str, dict[Spec, list[int]]]] = {}
     labels: dict[str, str] = {}
     for item, spec in choices:
         if item.name is None:
             continue
+        if item.problem.better_transposed:
+            sizes = f"name={item.name!r} is of n={item.problem.n}"
+            raise ArgumentError(f"{sizes}, computed as its transpose: exchange m and n")
         if labels.setdefault(item.name, item.label) != item.label:
             raise ArgumentError(f"name={item.name!r} is that of two problems, {labels[item.name]} and {item.label}")
         named.setdefault(item.name, {}).setdefault(spec.arch, {}).setdefault(spec, []).append(item.problem.m)

@@ -287,6 +287,8 @@ def test_names_that_make_no_c_library(tmp_path: Path) -> None:
     assert both.keys() == {"up_none", "up_bias_gelu"} and all(len(specs) == 1 for specs in both.values())
     with pytest.raises(ArgumentError, match="'up' is that of two problems, n 4096 .* and n 8 k 8"):
         functions(pinned + '[[problem]]\nm = 1\nn = 8\nk = 8\nname = "up"\n')
+    with pytest.raises(ArgumentError, match="'up' is of n=1, computed as its transpose: exchange m and n"):
+        functions('[[problem]]\nm = 64\nn = 1\nk = 8\nname = "up"\n')
     with pytest.raises(ArgumentError, match="no problem has a name"):
         functions("[[problem]]\n" + BASE)
     with pytest.raises(ArgumentError, match="name='a b': expected ASCII letters"):
