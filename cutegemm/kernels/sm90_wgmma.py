@@ -159,7 +159,7 @@ class WgmmaGemm:
                 for s in cutlass.range_constexpr(cfg.stages):
                     cute.arch.mbarrier_init(full + s, 1)
                     cute.arch.mbarrier_init(empty + s, arriving)
-                if cutlass.const_expr(self._staging is not None):
+                if cutlass.const_expr(self._staging is not None and bool(self._staging.loads)):
                     for s in cutlass.range_constexpr(wgmma_epilogue.WARPS * SLOTS):
                         cute.arch.mbarrier_init(fetched + s, 1)
         cute.arch.mbarrier_init_fence()
