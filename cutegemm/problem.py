@@ -9,8 +9,8 @@ configuration by.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from cutegemm.dtypes import lookup
 
@@ -66,6 +66,18 @@ class Signature:
     alpha: str
     beta: str
 
+    def to_data(self) -> dict[str, Any]:
+        """All of it but the epilogue as JSON-serialisable data."""
+        return {
+            "a": asdict(self.a),
+            "b": asdict(self.b),
+            "c": None if self.c is None else asdict(self.c),
+            "outputs": [asdict(access) for access in self.outputs],
+            "operands": [asdict(access) for access in self.operands],
+            "alpha": self.alpha,
+            "beta": self.beta,
+        }
+
     def transposed(self) -> Signature:
         """That of D^T = epilogue^T(alpha * B^T A^T + beta * C^T) on the same memory: A and B trade places, Rows become
         Cols.
@@ -110,6 +122,11 @@ class Problem:
         """
         signature = self.signature
         return not signature.epilogue.has_pair and all(out.major == "m" for out in signature.outputs)
+
+    @property
+    def computed(self) -> Problem:
+        """The problem that kernels are planned for: this one, or the transposed where that is better."""
+        return self.transposed() if self.better_transposed else self
 
     def transposed(self) -> Problem:
         """The problem of `Signature.transposed`."""

@@ -11,7 +11,6 @@ import os
 import threading
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,18 +54,11 @@ def record(problem: Problem, kernel: str | None) -> None:
 
 def to_data(problem: Problem, kernel: str | None = None) -> dict[str, Any]:
     """A call as JSON-serialisable data."""
-    signature = problem.signature
     return {
         "schema": SCHEMA,
         **{name: getattr(problem, name) for name in _SIZES},
-        "a": asdict(signature.a),
-        "b": asdict(signature.b),
-        "c": None if signature.c is None else asdict(signature.c),
-        "outputs": [asdict(access) for access in signature.outputs],
-        "operands": [asdict(access) for access in signature.operands],
-        "alpha": signature.alpha,
-        "beta": signature.beta,
-        "epilogue": serial.to_data(signature.epilogue),
+        **problem.signature.to_data(),
+        "epilogue": serial.to_data(problem.signature.epilogue),
         "kernel": kernel,
     }
 

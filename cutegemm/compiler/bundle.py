@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import cutegemm
-from cutegemm.compiler import loader
+from cutegemm.compiler import files, loader
 from cutegemm.compiler.spec import Spec, build_identity, key_of, runs, symbol_of
 from cutegemm.errors import BundleError
 
@@ -104,7 +103,7 @@ def write(folder: Path, kernels: Iterable[BuiltKernel]) -> None:
     entries, listings = [], {}
     for spec, suffix, data, problems in kernels:
         name = _file_name(spec.arch, spec.family, spec.key, suffix)
-        _write(folder / name, data)
+        files.write(folder / name, data)
         graph = spec.signature.epilogue
         listings[graph.identity] = graph.describe()
         entries.append(
@@ -126,7 +125,7 @@ def write(folder: Path, kernels: Iterable[BuiltKernel]) -> None:
         "epilogues": listings,
     }
     sealed = {**manifest, "sha256": _digest(manifest)}
-    _write(folder / MANIFEST, (json.dumps(sealed, indent=1, sort_keys=True) + "\n").encode())
+    files.write(folder / MANIFEST, (json.dumps(sealed, indent=1, sort_keys=True) + "\n").encode())
     for name in stale - {str(entry["file"]) for entry in entries}:
         (folder / name).unlink(missing_ok=True)
 
@@ -165,15 +164,6 @@ def _digest(manifest: Mapping[str, Any]) -> str:
     """A checksum over everything that a manifest says but the checksum."""
     said = {name: value for name, value in manifest.items() if name != "sha256"}
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-
-
-def _write(path: Path, data: bytes) -> None:
-    partial = path.with_name(f".write-{uuid.uuid4().hex}")
-    try:
-        partial.write_bytes(data)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def read(path: str | os.PathLike[str]) -> Bundle:
@@ -269,5 +259,5 @@ def _check_folder(folder: Path, kernels: Sequence[BundledKernel]) -> None:
         if path not in own:
             raise BundleError(f"{path} is not in {MANIFEST}: somebody put it there")
     for path in (folder, folder / FOLDER, folder / MANIFEST, *own):
-        if not loader.trusted(path):
+        if not files.trusted(path):
             raise BundleError(f"{path} belongs to another user, or anybody may write to it: kernels run as their user")

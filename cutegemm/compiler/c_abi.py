@@ -10,11 +10,8 @@ each architecture is compiled in processes of its own.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
-import re
-import shutil
 import subprocess
 import tempfile
 import time
@@ -26,7 +23,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
-from cutegemm.compiler import c_source
+from cutegemm.compiler import c_source, files, jit, loader
 from cutegemm.compiler.c_source import Function, Host
 from cutegemm.compiler.spec import Spec
 from cutegemm.errors import ArgumentError, CuteGemmError
@@ -90,14 +87,14 @@ def build_library(named: Mapping[str, Spec | Sequence[Spec]], out: Path, *, jobs
             objects |= zip(own, pool.map(_compile, own, [target] * len(own)), strict=True)
     header, library = _link(compiler, runtime, functions, objects)
     out.mkdir(parents=True, exist_ok=True)
-    _replace(out / HEADER, header)
-    _replace(out / LIBRARY, library)
+    files.write(out / HEADER, header, mode=0o644)
+    files.write(out / LIBRARY, library, mode=0o755)
     return Library(out / LIBRARY, out / HEADER, functions, time.perf_counter() - started)
 
 
 def _function(name: str, kernels: Spec | Sequence[Spec]) -> Function:
     specs = (kernels,) if isinstance(kernels, Spec) else tuple(sorted(kernels, key=lambda spec: spec.arch))
-    if not re.fullmatch(r"[A-Za-z0-9_]+", name, re.ASCII):
+    if not c_source.NAME.fullmatch(name):
         raise ArgumentError(f"name {name!r}: expected ASCII letters, digits and underscores, for {c_source.PREFIX}NAME")
     if not specs:
         raise ArgumentError(f"{name} has no kernel")
@@ -115,17 +112,7 @@ def _compile_for(arch: str) -> None:
 
 
 def _compile(spec: Spec, target: str) -> _Object:
-    import cutlass
-    from cutlass import cute
-    from cutlass.cute.runtime import make_fake_stream
-
-    from cutegemm.kernels import abi, kernel_class
-
-    types = {"address": cutlass.Int64, "size": cutlass.Int32, "stride": cutlass.Int64, "float": cutlass.Float32}
-    arguments = [types[argument.kind](0) for argument in abi.arguments(spec.signature)]
-    kernel = kernel_class(spec.family)(spec.signature, spec.config)
-    options = f"--gpu-arch {spec.arch} --host-target '{target}'"
-    compiled = cute.compile(kernel, *arguments, make_fake_stream(), options=options)
+    compiled = jit.compile_for(spec, f"--host-target '{target}'")
     return _Object(compiled.dump_to_object(spec.symbol), Host(spec.symbol, compiled.function_name))
 
 
@@ -159,13 +146,11 @@ def _link(
 
 def _runtime() -> tuple[Path, str]:
     """The DSL's archive that objects call, and the name of the CUDA runtime library that the archive calls."""
-    spec = importlib.util.find_spec("nvidia_cutlass_dsl")
-    for root in (spec.submodule_search_locations or ()) if spec is not None else ():
-        for toolkit in (13, 12):
-            archive = Path(root) / f"cu{toolkit}" / "lib" / "libcuda_dialect_runtime_static.a"
-            if archive.exists():
-                return archive, f"libcudart.so.{toolkit}"
-    raise CuteGemmError("libcuda_dialect_runtime_static.a is missing: install nvidia-cutlass-dsl[cu13]")
+    found = loader.dsl_library("libcuda_dialect_runtime_static.a")
+    if found is None:
+        raise CuteGemmError("libcuda_dialect_runtime_static.a is missing: install nvidia-cutlass-dsl[cu13]")
+    archive, toolkit = found
+    return archive, f"libcudart.so.{toolkit}"
 
 
 def _run(*command: str, folder: Path) -> None:
@@ -175,8 +160,7 @@ def _run(*command: str, folder: Path) -> None:
 
 
 def _c_compiler() -> str:
-    names = (os.environ.get("CC"), "cc", "gcc", "clang")
-    found = next((path for name in names if name and (path := shutil.which(name))), None)
+    found = loader.c_compiler()
     if found is None:
         raise CuteGemmError("a C library needs a C compiler: install gcc or clang, or name one in CC")
     return found
@@ -187,14 +171,3 @@ def _host_target() -> str:
     if machine not in _HOST_TARGETS:
         raise CuteGemmError(f"this machine is {machine}: C libraries are built on {' and '.join(_HOST_TARGETS)}")
     return _HOST_TARGETS[machine]
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Under another name first: a program may have the old file mapped."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_bytes(data)
-        partial.chmod(0o755 if path.suffix == ".so" else 0o644)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

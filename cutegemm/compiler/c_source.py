@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from cutegemm.problem import Signature
 
 PREFIX = "cutegemm_gemm_"
+#: What may follow it.
+NAME = re.compile(r"[A-Za-z0-9_]+", re.ASCII)
 #: What a library exports besides its functions.
 COMMON = ("cutegemm_last_error", "cutegemm_load")
 
@@ -105,11 +107,10 @@ class Host(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """One tensor of a function: its C name, what there is to it, and whether its N extent is n / 2."""
+    """One tensor of a function: its C name, and what there is to it."""
 
     name: str
     argument: abi.TensorArgument
-    paired: bool
 
     @property
     def written(self) -> bool:
@@ -130,7 +131,7 @@ class _Tensor:
         return len(self.argument.dims) == 2 + abi.BATCH_MODES
 
     def extent(self, dim: str) -> str:
-        return f"{_SIZES[dim]} / 2" if dim == "n" and self.paired else _SIZES[dim]
+        return f"{_SIZES[dim]} / 2" if dim == "n" and self.argument.paired else _SIZES[dim]
 
 
 def header(functions: Sequence[Function]) -> str:
@@ -181,11 +182,9 @@ def _c_name(argument: str, names: dict[str, str]) -> str:
 
 
 def _tensors(signature: Signature) -> Iterator[_Tensor]:
-    names, graph = _names(signature), signature.epilogue
-    paired = {f"out{i}": spec.paired for i, spec in enumerate(graph.outputs)}
-    paired |= {f"op{i}": spec.paired for i, spec in enumerate(graph.operands)}
+    names = _names(signature)
     for argument in abi.tensors(signature):
-        yield _Tensor(names[argument.name], argument, paired.get(argument.name, False))
+        yield _Tensor(names[argument.name], argument)
 
 
 def _lines(items: Sequence[str], indent: int) -> list[str]:

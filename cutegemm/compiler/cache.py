@@ -16,7 +16,6 @@ import os
 import shutil
 import tempfile
 import threading
-import uuid
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from cutegemm.compiler import loader, serving
+from cutegemm.compiler import files, loader, serving
 from cutegemm.compiler.spec import Spec
 from cutegemm.errors import ArgumentError, KernelNotBuiltError
 
@@ -104,7 +103,7 @@ def _from_bundle(spec: Spec) -> Kernel | None:
 def _from_disk_or_compiler(spec: Spec, jit: str | None) -> Kernel:
     wanted = _wanted_directory()
     # It may be a filled cache that can only be read.
-    function = _load(wanted, spec) if loader.trusted(wanted) else None
+    function = _load(wanted, spec) if files.trusted(wanted) else None
     if function is not None:
         return Kernel(spec, function, "disk")
     if (reason := jit_reason(jit)) is not None:
@@ -149,8 +148,8 @@ def store(directory: Path, artifact: Artifact) -> Path:
     suffix, data = loader.link(artifact.elf)
     entry = {"schema": _SCHEMA, "suffix": suffix, "sha256": hashlib.sha256(data).hexdigest(), **spec.describe()}
     path = _kernel_file(directory, spec, entry)
-    _write(path, data)
-    _write(directory / f"{spec.key}.json", json.dumps(entry, indent=1).encode())
+    files.write(path, data)
+    files.write(directory / f"{spec.key}.json", json.dumps(entry, indent=1).encode())
     return path
 
 
@@ -182,15 +181,6 @@ def _load(directory: Path, spec: Spec) -> Any | None:
         return None
 
 
-def _write(path: Path, data: bytes) -> None:
-    partial = path.with_name(f".write-{uuid.uuid4().hex}")
-    try:
-        partial.write_bytes(data)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
 def cache_directory() -> Path:
     """Where kernels are kept: `CUTEGEMM_CACHE_DIR`, or `cutegemm` under `XDG_CACHE_HOME` or `~/.cache`.
 
@@ -211,7 +201,7 @@ def _usable(directory: Path) -> Path:
         if directory.parts[:1] == ("~",):  # left over where the user has no home directory
             raise FileNotFoundError("there is no home directory")
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not loader.trusted(directory):
+        if not files.trusted(directory):
             raise PermissionError("others own it or may write to it")
         with tempfile.TemporaryFile(dir=directory):
             return directory

@@ -7,6 +7,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cutegemm.compiler.spec import Spec
 from cutegemm.kernels import abi, kernel_class
@@ -30,26 +31,23 @@ class Artifact:
 
 def build(spec: Spec, *, keep_cubin: bool = False) -> Artifact:
     """Compile `spec`. Takes 1 to 10 seconds, most of them in the assembler."""
-    with _LOCK:
-        import cutlass
-        from cutlass import cute
-        from cutlass.cute.runtime import make_fake_stream
-
+    with _LOCK, tempfile.TemporaryDirectory(prefix="cutegemm-") as scratch:
         started = time.perf_counter()
-        types = {
-            "address": cutlass.Int64,
-            "size": cutlass.Int32,
-            "stride": cutlass.Int64,
-            "float": cutlass.Float32,
-        }
-        arguments = [types[argument.kind](0) for argument in abi.arguments(spec.signature)]
-        kernel = kernel_class(spec.family)(spec.signature, spec.config)
-        with tempfile.TemporaryDirectory(prefix="cutegemm-") as scratch:
-            options = f"--gpu-arch {spec.arch} --enable-tvm-ffi"
-            if keep_cubin:
-                options += f" --keep-cubin --dump-dir {scratch}"
-            compiled = cute.compile(kernel, *arguments, make_fake_stream(), options=options)
-            path = Path(scratch) / "kernel.o"
-            compiled.export_to_c(str(path), function_name=spec.symbol)
-            cubin = next(Path(scratch).glob("*.cubin")).read_bytes() if keep_cubin else None
-            return Artifact(spec, path.read_bytes(), cubin, time.perf_counter() - started)
+        options = "--enable-tvm-ffi" + (f" --keep-cubin --dump-dir {scratch}" if keep_cubin else "")
+        compiled = compile_for(spec, options)
+        path = Path(scratch) / "kernel.o"
+        compiled.export_to_c(str(path), function_name=spec.symbol)
+        cubin = next(Path(scratch).glob("*.cubin")).read_bytes() if keep_cubin else None
+        return Artifact(spec, path.read_bytes(), cubin, time.perf_counter() - started)
+
+
+def compile_for(spec: Spec, options: str) -> Any:
+    """What the DSL makes of `spec` with `options` beside the architecture. Not for several threads at a time."""
+    import cutlass
+    from cutlass import cute
+    from cutlass.cute.runtime import make_fake_stream
+
+    types = {"address": cutlass.Int64, "size": cutlass.Int32, "stride": cutlass.Int64, "float": cutlass.Float32}
+    arguments = [types[argument.kind](0) for argument in abi.arguments(spec.signature)]
+    kernel = kernel_class(spec.family)(spec.signature, spec.config)
+    return cute.compile(kernel, *arguments, make_fake_stream(), options=f"--gpu-arch {spec.arch} {options}")

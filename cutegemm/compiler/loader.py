@@ -25,7 +25,7 @@ SUFFIXES = (".so", ".o")
 
 def link(elf: bytes) -> tuple[str, bytes]:
     """The kernel file that `load` takes, and its suffix: ".so" where a C compiler links it, else ".o"."""
-    compiler = _c_compiler()
+    compiler = c_compiler()
     if compiler is None:
         return ".o", elf
     import tvm_ffi
@@ -68,15 +68,6 @@ def _load_runtime() -> ctypes.CDLL:
     return ctypes.CDLL(str(runtime_library()), mode=ctypes.RTLD_GLOBAL)
 
 
-def trusted(path: Path) -> bool:
-    """Whether only this user and root can have written there: kernels are code, and run as whoever loads them."""
-    try:
-        status = path.stat()
-    except OSError:
-        return False
-    return status.st_uid in (0, os.getuid()) and not status.st_mode & 0o002
-
-
 def can_compile() -> bool:
     """Whether the CuTe DSL is installed; it is not imported."""
     return importlib.util.find_spec("cutlass") is not None
@@ -91,19 +82,28 @@ def runtime_library() -> Path:
         if not os.path.isfile(named):
             raise CuteGemmError(f"CUTEGEMM_RUNTIME_LIBRARY={named!r}: expected the path of libcute_dsl_runtime.so")
         return Path(named).absolute()
+    found = dsl_library("libcute_dsl_runtime.so")
+    if found is None:
+        raise CuteGemmError(
+            "libcute_dsl_runtime.so is missing: install nvidia-cutlass-dsl[cu13], or name the file in "
+            "CUTEGEMM_RUNTIME_LIBRARY"
+        )
+    return found[0]
+
+
+def dsl_library(name: str) -> tuple[Path, int] | None:
+    """A library of the installed nvidia-cutlass-dsl, and the CUDA version (13 or 12) that it is for; None where it is
+    not installed. The DSL is not imported."""
     spec = importlib.util.find_spec("nvidia_cutlass_dsl")
     for root in (spec.submodule_search_locations or ()) if spec is not None else ():
-        for toolkit in ("cu13", "cu12"):
-            path = Path(root) / toolkit / "lib" / "libcute_dsl_runtime.so"
+        for toolkit in (13, 12):
+            path = Path(root) / f"cu{toolkit}" / "lib" / name
             if path.exists():
-                return path
-    raise CuteGemmError(
-        "libcute_dsl_runtime.so is missing: install nvidia-cutlass-dsl[cu13], or name the file in "
-        "CUTEGEMM_RUNTIME_LIBRARY"
-    )
+                return path, toolkit
+    return None
 
 
-@cache
-def _c_compiler() -> str | None:
+def c_compiler() -> str | None:
+    """The C compiler's path: what CC names, or the first there is."""
     names = (os.environ.get("CC"), "cc", "gcc", "clang")
     return next((found for name in names if name and (found := shutil.which(name))), None)

@@ -39,14 +39,11 @@ class Spec:
 
     def describe(self) -> dict[str, Any]:
         """The spec as JSON-serialisable data; the epilogue by its identity."""
-        signature = {
-            name: getattr(self.signature, name) for name in ("a", "b", "c", "outputs", "operands", "alpha", "beta")
-        }
         return {
             "arch": self.arch,
             "family": self.family,
             "config": asdict(self.config),
-            "signature": {name: _plain(value) for name, value in signature.items()},
+            "signature": self.signature.to_data(),
             "epilogue": self.signature.epilogue.identity,
         }
 
@@ -129,9 +126,3 @@ def _digest(package: Path) -> str:
             source = path.read_bytes()
             digest.update(f"{path.relative_to(package)} {len(source)}\n".encode() + source)
     return digest.hexdigest()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return asdict(value) if hasattr(value, "__dataclass_fields__") else value

@@ -130,13 +130,11 @@ def problems(choices: Choices) -> dict[Spec, tuple[str, ...]]:
 
 def _plan(pair: tuple[Wanted, DeviceSpec]) -> Spec:
     (problem, kernel, label, _), device = pair
-    if problem.better_transposed:  # as `launch` does
-        problem = problem.transposed()
     try:
-        plan = plan_problem(problem, device, kernel=kernel)
+        plan = plan_problem(problem.computed, device, kernel=kernel)
     except CuteGemmError as error:
-        raise type(error)(f"m {pair[0].problem.m} {label} on {device.name}: {error}") from None
-    return Spec(plan.family, plan.config, problem.signature, device.arch)
+        raise type(error)(f"m {problem.m} {label} on {device.name}: {error}") from None
+    return Spec(plan.family, plan.config, plan.problem.signature, device.arch)
 
 
 def _compile(chosen: Mapping[Spec, tuple[str, ...]], pool: ProcessPoolExecutor, advance: Advance) -> list[BuiltKernel]:

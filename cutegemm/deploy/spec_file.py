@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cutegemm.compiler.c_source import NAME
 from cutegemm.errors import ArgumentError, CuteGemmError
 from cutegemm.fusion import IDENTITY, Graph
 from cutegemm.fusion.registry import lookup, registered
@@ -115,7 +116,7 @@ def _expand(table: Mapping[str, Any]) -> Iterator[Wanted]:
         graph = _graph(name)
         text = _label({**arguments, "epilogue": name, "kernel": kernel})
         function = table.get("name")
-        if function is not None and not re.fullmatch(r"[A-Za-z0-9_]+", function, re.ASCII):
+        if function is not None and not NAME.fullmatch(function):
             raise ArgumentError(f"name={function!r}: expected ASCII letters, digits and underscores")
         if function is not None and len(names) > 1:
             function = "_".join((function, *re.findall(r"\w+", name)))

@@ -39,11 +39,13 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class TensorArgument:
-    """One tensor of a call: its name in the list, how it may be touched, and the dimensions it has strides for."""
+    """One tensor of a call: its name in the list, how it may be touched, the dimensions it has strides for, and whether
+    a column of it stands for two of the accumulator."""
 
     name: str
     access: Access
     dims: tuple[str, ...]
+    paired: bool = False
 
     @property
     def strides(self) -> tuple[str, ...]:
@@ -58,12 +60,12 @@ def tensors(signature: Signature) -> Iterator[TensorArgument]:
     yield TensorArgument("b", signature.b, ("n", "k", *batch))
     if signature.c is not None:
         yield TensorArgument("c", signature.c, ("m", "n", *batch))
-    for i, access in enumerate(signature.outputs):
-        yield TensorArgument(f"out{i}", access, ("m", "n", *batch))
+    for i, (output, access) in enumerate(zip(signature.epilogue.outputs, signature.outputs, strict=True)):
+        yield TensorArgument(f"out{i}", access, ("m", "n", *batch), output.paired)
     own = {"tile": ("m", "n"), "row": ("n",), "col": ("m",)}
     for i, (spec, access) in enumerate(zip(signature.epilogue.operands, signature.operands, strict=True)):
         if spec.kind != "scalar":
-            yield TensorArgument(f"op{i}", access, (*own[spec.kind], *batch))
+            yield TensorArgument(f"op{i}", access, (*own[spec.kind], *batch), spec.paired)
 
 
 def scalars(signature: Signature) -> Iterator[tuple[str, str | None]]:

@@ -44,11 +44,11 @@ class Epilogue:
     def tensors(self) -> dict[str, abi.TensorArgument]:
         return {t.name: t for t in abi.tensors(self.signature)}
 
-    def operands(self, kind: str) -> dict[str, tuple[abi.TensorArgument, bool]]:
-        """The epilogue's operands of a kind by name, and whether they are paired."""
+    def operands(self, kind: str) -> dict[str, abi.TensorArgument]:
+        """The epilogue's operands of a kind by name."""
         tensors = self.tensors()
         specs = enumerate(self.signature.epilogue.operands)
-        return {f"op{i}": (tensors[f"op{i}"], spec.paired) for i, spec in specs if spec.kind == kind}
+        return {f"op{i}": tensors[f"op{i}"] for i, spec in specs if spec.kind == kind}
 
     def scalars(self) -> dict[str, Any]:
         """alpha, beta and Scalar operands by name, read where they are 0-d device tensors."""
@@ -75,9 +75,9 @@ class Epilogue:
         found = {**scalars, **operands}
         return lower(graph)(acc, [found[f"op{i}"] for i in range(len(graph.operands))])
 
-    def domain(self, paired: bool, place: Place, width: int) -> tuple[int, Any, Place]:
-        """A lane's vector in an operand's or output's own columns: width, number of columns, place."""
-        if not paired:
+    def domain(self, tensor: abi.TensorArgument, place: Place, width: int) -> tuple[int, Any, Place]:
+        """A lane's vector in a tensor's own columns: width, number of columns, place."""
+        if not tensor.paired:
             return width, self.values["n"], place
         return width // 2, self.values["n"] // 2, Place(place.l0, place.l1, place.column // 2)
 
@@ -91,10 +91,10 @@ class Epilogue:
             offset += Int64(place.column) * strides.get("n", 1)
         return self.values[f"ptr.{tensor.name}"] + offset * (NUMERIC[tensor.access.dtype].width // 8)
 
-    def load(self, tensor: abi.TensorArgument, paired: bool, row: Any, inside: Any, place: Place, width: int) -> Any:
+    def load(self, tensor: abi.TensorArgument, row: Any, inside: Any, place: Place, width: int) -> Any:
         """The elements of a lane's `width` accumulator columns as fp32: those outside the matrix are not touched and
         read as 0."""
-        width, extent, place = self.domain(paired, place, width)
+        width, extent, place = self.domain(tensor, place, width)
         dtype = NUMERIC[tensor.access.dtype]
         fragment = cute.make_rmem_tensor((width,), dtype)
         fragment.fill(0)
@@ -102,9 +102,9 @@ class Epilogue:
         copy_vector(source, fragment, count(inside, extent, place.column), adjacent, width)
         return fragment.load().to(Float32)
 
-    def load_row(self, tensor: abi.TensorArgument, paired: bool, place: Place, width: int) -> Any:
+    def load_row(self, tensor: abi.TensorArgument, place: Place, width: int) -> Any:
         """A Row's elements of a lane's `width` columns: the same in every row of D."""
-        return self.load(tensor, paired, None, Int32(0) < self.values["m"], place, width)
+        return self.load(tensor, None, Int32(0) < self.values["m"], place, width)
 
     def load_col(self, tensor: abi.TensorArgument, row: Any, inside: Any, place: Place) -> Any:
         """A Col's element of one row as fp32, 0 where the row lies outside."""

@@ -57,7 +57,7 @@ class Tile:
 
 def descriptor(box: Box, store: bool, v: dict[str, Any]) -> tuple[cute.CopyAtom, cute.Tensor]:
     """The TMA descriptor that copies boxes of `box.tensor`."""
-    extents = (v["m"], v["n"] // 2 if box.paired else v["n"])
+    extents = (v["m"], v["n"] // 2 if box.tensor.paired else v["n"])
     op = cpasync.CopyBulkTensorTileS2GOp() if store else cpasync.CopyBulkTensorTileG2SOp()
     layout = cute.make_composed_layout(_swizzle(box), 0, cute.make_layout((BAND, box.columns), stride=_strides(box)))
     atom, tensor = cpasync.make_tiled_tma_atom(op, tma.view(box.tensor, extents, v), layout, (BAND, box.columns))
@@ -118,7 +118,7 @@ class StagedEpilogue(Epilogue):
 
     def begin(self, number: Any, band: Any, column: Any, l0: Any, l1: Any) -> Tile:
         """Starts on a tile before its main loop: fetches, and loads that would be waited for after it."""
-        sizes = {name: self._groups * (1 if paired else 2) for name, (_, paired) in self.operands("row").items()}
+        sizes = {name: self._groups * (1 if row.paired else 2) for name, row in self.operands("row").items()}
         sizes |= dict.fromkeys(self.operands("col"), 2)
         vectors = {name: cute.make_rmem_tensor((size,), Float32) for name, size in sizes.items()}
         tile = Tile(number, band, column, l0, l1, vectors)
@@ -196,7 +196,7 @@ class StagedEpilogue(Epilogue):
         element."""
         view, slot = self.views[box.tensor.name], unit % SLOTS
         band, column = self._coordinates(tile, unit)
-        columns = self.values["n"] // 2 if cutlass.const_expr(box.paired) else self.values["n"]
+        columns = self.values["n"] // 2 if cutlass.const_expr(box.tensor.paired) else self.values["n"]
         row0, column0 = band * BAND, column * box.columns
         first, extent = (column0, columns) if cutlass.const_expr(box.n_major) else (row0, self.values["m"])
         line = box.line_bytes // box.itemsize
@@ -225,19 +225,18 @@ class StagedEpilogue(Epilogue):
         """Loads a lane's elements of the Row and Col operands in a unit."""
         band, column = self._coordinates(tile, unit)
         place = Place(tile.l0, tile.l1, column * self.staging.columns + self.lane % 4 * 2)
-        for name, (tensor, paired) in self.operands("row").items():
-            self._load_row(tile.vectors[name], tensor, paired, place)
-        for name, (tensor, _) in self.operands("col").items():
+        for name, tensor in self.operands("row").items():
+            self._load_row(tile.vectors[name], tensor, place)
+        for name, tensor in self.operands("col").items():
             for half in range(2):
                 row = band * BAND + half * 8 + self.lane // 4
                 tile.vectors[name][half] = self.load_col(tensor, row, row < self.values["m"], place)
 
     @cute.jit
-    def _load_row(self, target: cute.Tensor, tensor: cutlass.Constexpr, paired: cutlass.Constexpr,
-                  place: cutlass.Constexpr) -> None:  # fmt: skip
+    def _load_row(self, target: cute.Tensor, tensor: cutlass.Constexpr, place: cutlass.Constexpr) -> None:
         """A Row's elements of a lane's columns: two, or one where paired, of every group of eight."""
-        width, extent, place = self.domain(paired, place, 2)
-        step = GROUP // 2 if cutlass.const_expr(paired) else GROUP
+        width, extent, place = self.domain(tensor, place, 2)
+        step = GROUP // 2 if cutlass.const_expr(tensor.paired) else GROUP
         span = (self._groups - 1) * step + width
         row, adjacent = self.vector(tensor, None, place, span)
         dtype = NUMERIC[tensor.access.dtype]
@@ -323,7 +322,7 @@ class StagedEpilogue(Epilogue):
     def _places(self, box: Box, slot: Any, half: int, group: int) -> list[cute.Tensor]:
         """Where a lane's elements of a group lie: two adjacent ones, or one by one."""
         row = half * 8 + self.lane // 4
-        if box.paired:
+        if box.tensor.paired:
             return [self._at(box, slot, row, group * GROUP // 2 + self.lane % 4, 1)]
         column = group * GROUP + self.lane % 4 * 2
         if box.n_major:
@@ -345,7 +344,7 @@ def _move_up(registers: cute.Tensor, count: int) -> None:
 
 def _by_matrix(box: Box) -> bool:
     """Whether a box passes by ldmatrix and stmatrix: 16-bit elements, two adjacent ones a lane."""
-    return box.itemsize == 2 and not box.paired
+    return box.itemsize == 2 and not box.tensor.paired
 
 
 def _fragment(elements: list[Any], dtype: Any) -> cute.Tensor:

@@ -18,7 +18,7 @@ from cutegemm.kernels import abi
 if TYPE_CHECKING:
     from cutegemm.problem import Signature
 
-BAND = 16  # rows of one warp's fragment
+BAND = 16  # rows of one mma instruction, and of a warp's part of one wgmma
 SLOTS = 2  # units that a warp has in shared memory
 SLOT_BYTES = 2048
 TMA_ALIGN = 16  # bytes: what TMA wants of addresses and strides
@@ -29,10 +29,9 @@ _VALUES = 240  # accumulators, and a unit's elements of each operand and output,
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A tensor's part of a unit: 16 rows x `columns`, half of the unit's where `paired`, `offset` bytes into a slot."""
+    """A tensor's part of a unit: 16 rows x `columns`, half of the unit's where paired, `offset` bytes into a slot."""
 
     tensor: abi.TensorArgument
-    paired: bool
     columns: int
     offset: int = 0
 
@@ -87,19 +86,15 @@ class Staging:
 def staging(signature: Signature, tile_n: int, accumulators: int) -> Staging | None:
     """How a kernel of `tile_n` columns and `accumulators` registers a thread of them stages `signature`; None where TMA
     can't store its outputs."""
-    operands = signature.epilogue.operands
-    paired = {f"out{i}": spec.paired for i, spec in enumerate(signature.epilogue.outputs)}
-    paired |= {f"op{i}": spec.paired for i, spec in enumerate(operands)}
     tensors = [t for t in abi.tensors(signature) if t.dims[:2] == ("m", "n")]
     stores = [t for t in tensors if t.name.startswith("out")]
     loads = [t for t in tensors if t not in stores]
     if not all(map(_reachable, tensors)):
         return None
-    vectors = len(stores) + len(loads) + sum(spec.kind == "row" for spec in operands)
+    vectors = len(stores) + len(loads) + sum(spec.kind == "row" for spec in signature.epilogue.operands)
     for width in _WIDTHS:
         if tile_n % width == 0 and accumulators + vectors * width // 2 <= _VALUES:
-            boxes = [Box(t, paired.get(t.name, False), width) for t in (*loads, *stores)]
-            boxes = [replace(box, columns=width // 2) if box.paired else box for box in boxes]
+            boxes = [Box(t, width // 2 if t.paired else width) for t in (*loads, *stores)]
             made = Staging(width, _placed(boxes[: len(loads)]), _placed(boxes[len(loads) :]))
             if _fits(made.loads) and _fits(made.stores):
                 return made

@@ -19,9 +19,9 @@ from cutlass import Float32, Int32
 
 from cutegemm.kernels.cute_types import NUMERIC
 from cutegemm.kernels.epilogue import Epilogue, Place, copy_vector, count
+from cutegemm.kernels.staging import BAND
 
 WIDTH = 8  # columns per lane: one 16-byte store of a 16-bit output
-BAND = 16  # rows of one mma instruction
 CHUNK = 4 * WIDTH  # columns of a row that four lanes share out
 
 
@@ -42,7 +42,7 @@ class WarpEpilogue(Epilogue):
         scalars = self.scalars()
         for chunk in cutlass.range_constexpr(self.warp_n // CHUNK):
             place = Place(l0, l1, column0 + chunk * CHUNK + (lane % 4) * WIDTH)
-            rows = {name: self.load_row(*operand, place, WIDTH) for name, operand in self.operands("row").items()}
+            rows = {name: self.load_row(operand, place, WIDTH) for name, operand in self.operands("row").items()}
             for band in cutlass.range_constexpr(self.warp_m // BAND):
                 for half in cutlass.range_constexpr(2):
                     groups = [[accumulators[(c, half), band, 4 * chunk + j] for c in range(2)] for j in range(4)]
@@ -56,18 +56,18 @@ class WarpEpilogue(Epilogue):
         """Epilogue and stores of one lane's `WIDTH` columns of one row."""
         inside = row < self.values["m"]
         operands = dict(rows)
-        for name, (tensor, _) in self.operands("col").items():
+        for name, tensor in self.operands("col").items():
             # The row's number for every column; `lower` takes half of them where columns are paired.
             operands[name] = cute.full((WIDTH,), self.load_col(tensor, row, inside, place), Float32)
         tiles = self.operands("tile")
         if self.signature.c is not None:
-            tiles["c"] = (self.tensors()["c"], False)
-        for name, (tensor, paired) in tiles.items():
-            operands[name] = self.load(tensor, paired, row, inside, place, WIDTH)
+            tiles["c"] = self.tensors()["c"]
+        for name, tensor in tiles.items():
+            operands[name] = self.load(tensor, row, inside, place, WIDTH)
         outputs = self.combine(acc, scalars, operands)
-        for i, (output, value) in enumerate(zip(self.signature.epilogue.outputs, outputs, strict=True)):
+        for i, value in enumerate(outputs):
             tensor = self.tensors()[f"out{i}"]
-            width, extent, at = self.domain(output.paired, place, WIDTH)
+            width, extent, at = self.domain(tensor, place, WIDTH)
             dtype = NUMERIC[tensor.access.dtype]
             fragment = cute.make_rmem_tensor((width,), dtype)
             fragment.store(value.to(dtype))

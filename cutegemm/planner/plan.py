@@ -121,10 +121,8 @@ def plan(
         align=align,
     )
     device, assumed = _resolve(arch)
-    if not problem.better_transposed:
-        return plan_problem(problem, device, kernel=kernel, assumed=assumed)
-    made = plan_problem(problem.transposed(), device, kernel=kernel, assumed=assumed)
-    return replace(made, transposed=True)
+    made = plan_problem(problem.computed, device, kernel=kernel, assumed=assumed)
+    return replace(made, transposed=problem.better_transposed)
 
 
 def plan_problem(

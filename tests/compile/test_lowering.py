@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,10 @@ import pytest
 
 from cutegemm import epilogues, ops
 from cutegemm.errors import EpilogueError
-from cutegemm.fusion import Col, Graph, Row, Scalar, Tile, epilogue
+from cutegemm.fusion import Col, Graph, Row, Scalar, epilogue
+from tests import machine_code
+from tests.lowered import every_node
+from tests.machine_code import ARITHMETIC, count, mnemonics
 
 cutlass = pytest.importorskip("cutlass")
 
@@ -54,35 +56,12 @@ def disassemble(graph: Graph, arch: str, folder: Path, size: int = SIZE) -> str:
     arguments = [fragment(False), *operands, *(fragment(s.paired) for s in graph.outputs)]
     cute.compile(launch, arguments, options=f"--gpu-arch {arch} --keep-cubin --dump-dir {folder}")
     (cubin,) = folder.glob("*.cubin")
-    return subprocess.run([nvdisasm(), cubin], capture_output=True, text=True, check=True).stdout
+    return machine_code.disassemble(cubin)
 
 
 def instructions(graph: Graph, arch: str, folder: Path, size: int = SIZE) -> Counter[str]:
     """That kernel's instructions, as counts of mnemonics."""
-    pattern = r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)"
-    return Counter(re.findall(pattern, disassemble(graph, arch, folder, size), re.MULTILINE))
-
-
-def nvdisasm() -> str:
-    import nvidia
-
-    for folder in nvidia.__path__:
-        for binary in Path(folder).glob("cu*/bin/nvdisasm"):
-            return str(binary)
-    pytest.skip("nvidia-cuda-nvdisasm is not installed")
-
-
-def count(found: Counter[str], *prefixes: str) -> int:
-    return sum(n for name, n in found.items() if name.startswith(prefixes))
-
-
-@epilogue
-def every_node(acc, r: Row, c: Col, t: Tile, s: Scalar):  # type: ignore[no-untyped-def]
-    gate, up = ops.pair(acc + r * c)
-    x = ops.exp(gate) + ops.log(up) - ops.erf(gate) * ops.tanh(up) / ops.sqrt(abs(gate))
-    y = ops.rsqrt(x) + ops.normcdf(-x) * ops.sigmoid(t) + ops.cast(ops.cast(x, "fp16") * s, "bf16")
-    z = ops.where(((x < y) & (x <= 1)) | ~(x == t) & (x != s), x, ops.clamp(y, -1, s))
-    return {"out": z * c, "pre": acc, "number": ops.gelu(s) + float("inf"), "column": c * 2}
+    return mnemonics(disassemble(graph, arch, folder, size))
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a"])
@@ -112,7 +91,6 @@ COSTS = {
     "bias_add": (0, 2),
     "scale": (0, 1),
 }
-ARITHMETIC = ("FADD", "FMUL", "FFMA", "FMNMX", "FSETP", "FSEL", "MUFU", "LOP3", "F2F", "I2F", "FSET", "FCHK")
 
 
 @pytest.mark.parametrize(

@@ -13,20 +13,14 @@ from typing import Any
 import pytest
 
 from cutegemm import epilogues, ops
-from cutegemm.fusion import Col, Graph, Row, Scalar, Tile, epilogue
-from cutegemm.fusion.to_cuda import lanes, lower
+from cutegemm.fusion import Graph, epilogue
+from cutegemm.fusion.to_cuda import lanes
+from tests import lowered, machine_code
+from tests.lowered import every_node
+from tests.machine_code import ARITHMETIC, count, mnemonics
 
 THREADS = 128
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90a", "sm_120")
-
-
-@epilogue
-def every_node(acc, r: Row, c: Col, t: Tile, s: Scalar):  # type: ignore[no-untyped-def]
-    gate, up = ops.pair(acc + r * c)
-    x = ops.exp(gate) + ops.log(up) - ops.erf(gate) * ops.tanh(up) / ops.sqrt(abs(gate))
-    y = ops.rsqrt(x) + ops.normcdf(-x) * ops.sigmoid(t) + ops.cast(ops.cast(x, "fp16") * s, "bf16")
-    z = ops.where(((x < y) & (x <= 1)) | ~(x == t) & (x != s), x, ops.clamp(y, -1, s))
-    return {"out": z * c, "pre": acc, "number": ops.gelu(s) + float("inf"), "column": c * 2}
 
 
 GRAPHS: dict[str, Graph] = {
@@ -39,16 +33,8 @@ GRAPHS: dict[str, Graph] = {
 
 def source() -> str:
     """A kernel for each graph that applies it to one element (or two neighbours) a thread."""
-    parts = []
-    for name, graph in GRAPHS.items():
-        count = lanes(graph)
-        given = [f"in[{k * THREADS} + threadIdx.x]" for k in range(count.acc + sum(count.operands))]
-        results = [f"out[{k * THREADS} + threadIdx.x]" for k in range(sum(count.outputs))]
-        parts.append(
-            f'{lower(graph, name)}\nextern "C" __global__ void run_{name}(const float* in, float* out) {{\n'
-            f"    {name}::apply({', '.join(given + results)});\n}}\n"
-        )
-    return "\n".join(parts)
+    signature = "__global__ void {}(const float* in, float* out)"
+    return lowered.source(GRAPHS, signature, "{}", f"[{{}} * {THREADS} + threadIdx.x]")
 
 
 def nvrtc(arch: str) -> bytes:
@@ -65,27 +51,9 @@ def nvrtc(arch: str) -> bytes:
 def disassemble(cubin: bytes, folder: Path) -> dict[str, Counter[str]]:
     """The counts of mnemonics of each graph's kernel."""
     (folder / "lowered.cubin").write_bytes(cubin)
-    command = [nvdisasm(), str(folder / "lowered.cubin")]
-    listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    listing = machine_code.disassemble(folder / "lowered.cubin")
     _, *pieces = re.split(r"^\.text\.run_(\w+):$", listing, flags=re.MULTILINE)
-    pattern = r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)"
-    return {
-        name: Counter(re.findall(pattern, piece, re.MULTILINE))
-        for name, piece in zip(pieces[0::2], pieces[1::2], strict=True)
-    }
-
-
-def nvdisasm() -> str:
-    import nvidia
-
-    for folder in nvidia.__path__:
-        for binary in Path(folder).glob("cu*/bin/nvdisasm"):
-            return str(binary)
-    pytest.skip("nvidia-cuda-nvdisasm is not installed")
-
-
-def count(found: Counter[str], *prefixes: str) -> int:
-    return sum(n for name, n in found.items() if name.startswith(prefixes))
+    return {name: mnemonics(piece) for name, piece in zip(pieces[0::2], pieces[1::2], strict=True)}
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
@@ -121,7 +89,6 @@ COSTS = {
     "bias_add": (0, 2),
     "scale": (0, 1),
 }
-ARITHMETIC = ("FADD", "FMUL", "FFMA", "FMNMX", "FSETP", "FSEL", "MUFU", "LOP3", "F2F", "I2F", "FSET", "FCHK")
 
 
 def test_costs(compiled: tuple[str, dict[str, Counter[str]]]) -> None:

@@ -97,8 +97,8 @@ def test_machine_code(spec: Spec) -> None:
         return
     assert "SHFL" not in code.opcodes
     assert code.opcodes["UTMASTG"] % len(staged.stores) == 0 < code.opcodes["UTMASTG"]
-    assert ("STSM" in code.opcodes) == any(box.itemsize == 2 and not box.paired for box in staged.stores)
-    assert ("LDSM" in code.opcodes) == any(box.itemsize == 2 and not box.paired for box in staged.loads)
+    assert ("STSM" in code.opcodes) == any(box.itemsize == 2 and not box.tensor.paired for box in staged.stores)
+    assert ("LDSM" in code.opcodes) == any(box.itemsize == 2 and not box.tensor.paired for box in staged.loads)
 
 
 def test_what_is_compiled_is_legal() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from cutegemm.compiler import jit, serving
+from cutegemm.compiler import bundle, jit, serving
 from cutegemm.device import DeviceSpec
-from tests.bundles import H200, forget
+from tests.bundles import H200, forget, kernels
 
 
 @pytest.fixture
@@ -23,6 +23,14 @@ def fresh_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[N
     forget()
     yield
     forget()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A bundle of `tests.bundles.kernels`."""
+    path = tmp_path / "bundle"
+    bundle.write(path, kernels())
+    return path
 
 
 @pytest.fixture

@@ -23,13 +23,6 @@ from tests.bundles import ABSENT, BIASED, PLAIN, first, flip, kernels
 pytestmark = pytest.mark.usefixtures("fresh_process")
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    path = tmp_path / "bundle"
-    bundle.write(path, kernels())
-    return path
-
-
 def test_a_bundle_says_what_it_holds(folder: Path) -> None:
     loaded = bundle.read(folder)
     assert loaded.archs == ("sm_80", "sm_90a")

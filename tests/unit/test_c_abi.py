@@ -96,7 +96,7 @@ def contiguous(f: Function, mnk: tuple[int, int, int] = MNK, **changes: int | fl
         elif p.argument.startswith("stride."):
             tensor = next(t for t in tensors.values() if p.name.startswith(f"{t.name}_stride_"))
             major = tensor.argument.access.major
-            line = sizes[major] // 2 if major == "n" and tensor.paired else sizes[major]
+            line = sizes[major] // 2 if major == "n" and tensor.argument.paired else sizes[major]
             values[p.name] = 0 if p.name.endswith(("_batch", "_outer")) else line
         else:
             values[p.name] = sizes[p.name]

@@ -21,6 +21,7 @@ from cutegemm.fusion import IDENTITY, Col, Graph, Node, OutputSpec, Row, Scalar,
 from cutegemm.fusion.graph import OPS, Builder
 from cutegemm.fusion.to_cuda import lanes, lower
 from cutegemm.fusion.to_torch import evaluate
+from tests import lowered
 
 COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
 UNARY = ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "tanh", "erf", "normcdf", "sigmoid")
@@ -116,16 +117,8 @@ EXACT = [name for name, graph in GRAPHS.items() if not APPROXIMATE & {node.op fo
 
 def source() -> str:
     """Every graph's lowering, each with a function over arrays: one array an argument of `apply`."""
-    parts = []
-    for name, graph in GRAPHS.items():
-        count = lanes(graph)
-        given = [f"in[{k}][i]" for k in range(count.acc + sum(count.operands))]
-        results = [f"out[{k}][i]" for k in range(sum(count.outputs))]
-        parts.append(
-            f'{lower(graph, name)}\nextern "C" void run_{name}(long n, const float* const* in, float* const* out) {{\n'
-            f"    for (long i = 0; i < n; ++i) {name}::apply({', '.join(given + results)});\n}}\n"
-        )
-    return "\n".join(parts)
+    signature = "void {}(long n, const float* const* in, float* const* out)"
+    return lowered.source(GRAPHS, signature, "for (long i = 0; i < n; ++i) {}", "[{}][i]")
 
 
 @pytest.fixture(scope="module")

@@ -24,13 +24,6 @@ from tests.bundles import ABSENT, BIASED, OLDER, PLAIN, SMALL, bf16, call, first
 pytestmark = pytest.mark.usefixtures("fresh_process")
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    path = tmp_path / "bundle"
-    bundle.write(path, kernels())
-    return path
-
-
 @pytest.mark.usefixtures("no_compiler")
 def test_memory_then_bundle_then_disk(folder: Path) -> None:
     with pytest.raises(AssertionError, match="was to come from a bundle"):

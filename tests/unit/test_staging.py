@@ -25,7 +25,7 @@ def made(of: Signature, tile_n: int = 256, accumulators: int = 128) -> Staging:
 
 
 def box(dtype: str, major: str, columns: int, *, offset: int = 0) -> Box:
-    return Box(abi.TensorArgument("out0", Access(dtype, major, 16), ("m", "n", "l0", "l1")), False, columns, offset)
+    return Box(abi.TensorArgument("out0", Access(dtype, major, 16), ("m", "n", "l0", "l1")), columns, offset)
 
 
 BOXES = [
