@@ -24,8 +24,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock
-
 from cutegemm.compiler import files, loader, serving
 from cutegemm.compiler.spec import Spec
 from cutegemm.errors import ArgumentError, KernelNotBuiltError
@@ -130,6 +128,8 @@ def _from_disk_or_compiler(spec: Spec, jit: str | None) -> Kernel:
 @contextmanager
 def _building_in(directory: Path, spec: Spec) -> Iterator[None]:
     """Keeps other processes from building `spec` too, where the file system can lock."""
+    from filelock import FileLock  # only compiling needs it, and importing it takes a while
+
     lock = FileLock(directory / f"{spec.key}.lock")
     try:
         directory.mkdir(parents=True, exist_ok=True)  # it may have been deleted since this process chose it

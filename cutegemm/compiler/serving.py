@@ -12,6 +12,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -37,8 +38,10 @@ def load_bundle(path: str | os.PathLike[str]) -> Bundle:
     """
     global _loaded
     loaded = bundle.read(path)
+    # What takes milliseconds, and the first call need not wait for.
     loader.warm_up()
-    _installed()  # reading the installed metadata takes milliseconds, which the first call need not wait for
+    _installed()
+    import_module("cutegemm.launch")  # it is above this module
     with _guard:
         _loaded = (*(b for b in _loaded if b.path != loaded.path), loaded)
     return loaded
