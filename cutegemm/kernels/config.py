@@ -12,7 +12,7 @@ OPERAND_BYTES = 2  # fp16 and bf16, the operands that these tiles hold
 CHUNK_BYTES = 16  # what a thread copies to one place in shared memory, and what the swizzle moves as one
 PLACE_BYTES = 16  # a block's place in D: tile row and column, and two batch indices
 DEFAULT_RASTER = 8
-_USUAL = (("raster", str(DEFAULT_RASTER)), ("swap_ab", "no"))
+_USUAL = (("raster", str(DEFAULT_RASTER)), ("swap_ab", "no"), ("walk", "m"))
 
 
 class KernelConfig(Protocol):

@@ -240,7 +240,7 @@ def test_planning_imports_neither_torch_nor_the_dsl() -> None:
             WgmmaConfig(128, 256, 4, cluster_m=2, raster=16),
         )),
         ("sm90_wgmma:swap_ab=yes", tuple(c for c in wgmma_config.CONFIGS if c.swap_ab)),
-        ("sm90_wgmma:tile=256x128x64,cluster=1x2,stages=4", (WgmmaConfig(256, 128, 4, cluster_n=2),)),
+        ("sm90_wgmma:tile=256x128x64,walk=n", (WgmmaConfig(256, 128, 4, cluster_n=2, raster=16, walk="n"),)),
     ],
 )
 def test_pins(pin: str, expected: tuple[KernelConfig, ...]) -> None:
@@ -273,7 +273,7 @@ def test_every_configuration_is_pinned_by_its_own_text(family: str, config: Kern
         ("sm80_multistage:stages=4,stages=3", ArgumentError, "stages is given twice"),
         ("sm80_multistage:stages=99", ArgumentError, "no configuration .* has these values; it has tile="),
         ("sm80_multistage:tile=128x128", ArgumentError, "no configuration"),
-        ("sm90_wgmma:warps=2x2", ArgumentError, "with a key of tile, stages, cluster, schedule, raster, swap_ab"),
+        ("sm90_wgmma:warps=2x2", ArgumentError, "with a key of tile, stages, cluster, schedule, raster, swap_ab, walk"),
         ("sm80_multistage:cluster=2x1", ArgumentError, "with a key of tile, stages, warps, raster"),
         ("sm90_wgmma:schedule=persistent", ArgumentError, "no configuration of sm90_wgmma .*schedule=cooperative"),
         ("small_m", NotAvailableError, "small_m is not part of this version; available: sm90_wgmma, sm80_multistage"),
