@@ -33,17 +33,24 @@ class RowLoader:
         """The addresses that thread `tid` reads and writes: `base` is the operand's address for this batch entry,
         `stride` its rows' distance in elements, `origin` the tile's first row of `extent`, `smem` the address of
         stage 0."""
-        tile = self.shared
-        per_row = tile.tile_k // CHUNK_ELEMENTS
-        first, k = tid // per_row, tid % per_row * CHUNK_ELEMENTS
+        (first, k), *_ = places = self.places(tid)
         source = base + (Int64(origin + first) * stride + Int64(k)) * OPERAND_BYTES
-        rows = range(0, tile.tile_mn, self.threads // per_row)
-        step = Int64(self.threads // per_row * OPERAND_BYTES) * stride
         return Rows(
-            self, source, step, k,
-            tuple(smem + tile.byte_offset(first + row, k) for row in rows),
-            tuple(origin + first + row < extent for row in rows),
+            self, source, Int64(self._rows_apart * OPERAND_BYTES) * stride, k,
+            tuple(smem + self.shared.byte_offset(mn, k) for mn, k in places),
+            tuple(origin + mn < extent for mn, _ in places),
         )  # fmt: skip
+
+    def places(self, tid: Any) -> list[tuple[Any, Any]]:
+        """Row and first column of each 16-byte chunk of a tile that thread `tid` copies."""
+        per_row = self.shared.tile_k // CHUNK_ELEMENTS
+        first, k = tid // per_row, tid % per_row * CHUNK_ELEMENTS
+        return [(first + ahead, k) for ahead in range(0, self.shared.tile_mn, self._rows_apart)]
+
+    @property
+    def _rows_apart(self) -> int:
+        """Rows that the threads take at a time."""
+        return self.threads * CHUNK_ELEMENTS // self.shared.tile_k
 
 
 @dataclass(frozen=True)

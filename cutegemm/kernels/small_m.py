@@ -58,6 +58,16 @@ _K_BLOCK = 16
 _FLOATS = 4  # that one access to shared memory moves
 
 
+def turns(k_tiles: Any, turn: Any, groups: int) -> Any:
+    """How many of `k_tiles` tiles, dealt out to `groups` in turns, the `turn`-th gets."""
+    return (k_tiles - turn + (groups - 1)) // groups
+
+
+def element(lane: Any, band: int, rows: int, half: int, i: int) -> tuple[Any, Any]:
+    """(row of D, column of the warp's) that a lane's accumulator ((i, half), band, rows) belongs to."""
+    return rows * 8 + lane % 4 * 2 + i, band * INSTRUCTION_N + half * 8 + lane // 4
+
+
 @dataclass(frozen=True)
 class SmallMGemm:
     """The kernel for one signature and configuration; calling it compiles or launches (see `cutegemm.compiler`)."""
@@ -120,9 +130,9 @@ class SmallMGemm:
         strides = {"mn": stride, "k": step}
         return TileLoader(shared, threads, vector).prepare(tid, base, strides, extent, origin, smem.toint())
 
-    def _advance(self, name: str, v: dict[str, Any]) -> Any:
-        """Bytes along K from one of a group's tiles to its next."""
-        return Int64(self.config.groups * self.config.tile_k * OPERAND_BYTES) * v.get(f"stride.{name}.k", 1)
+    def _tile_step(self, name: str, v: dict[str, Any]) -> Any:
+        """Bytes from one tile of K to the next."""
+        return Int64(self.config.tile_k * OPERAND_BYTES) * v.get(f"stride.{name}.k", 1)
 
     @cute.jit
     def _mainloop(self, smem_b: cute.Tensor, smem_a: cute.Tensor, lane: Int32, group: Int32, turn: Int32,
@@ -132,9 +142,10 @@ class SmallMGemm:
         cfg = self.config
         stages, tile_k = cfg.stages, cfg.tile_k
         k_tiles = cute.ceil_div(v["k"], tile_k)
-        mine = (k_tiles - turn + (cfg.groups - 1)) // cfg.groups
-        step_b, step_a = self._advance("b", v), self._advance("a", v)
-        first_b, first_a = step_b // cfg.groups * turn, step_a // cfg.groups * turn
+        mine = turns(k_tiles, turn, cfg.groups)
+        step_b, step_a = self._tile_step("b", v), self._tile_step("a", v)
+        first_b, first_a = step_b * turn, step_a * turn
+        step_b, step_a = step_b * cfg.groups, step_a * cfg.groups
 
         # Prologue: the tile that may end past K first, then the others in order.
         for s in cutlass.range_constexpr(stages - 1):
@@ -202,12 +213,12 @@ class SmallMGemm:
             cute.recast_ptr(smem + group * cfg.partial_bytes, dtype=Float32),
             cute.make_layout((cfg.tile_m, cfg.tile_n), stride=(cfg.partial_pitch, 1)),
         )
-        for band in range(cfg.warp_n // 16):
+        for band in range(cfg.warp_n // INSTRUCTION_N):
             for rows in range(cfg.tile_m // 8):
                 for half in range(2):
                     for i in range(2):
-                        column = warp_column * cfg.warp_n + band * 16 + half * 8 + lane // 4
-                        partial[rows * 8 + lane % 4 * 2 + i, column] = accumulators[(i, half), band, rows]
+                        row, column = element(lane, band, rows, half, i)
+                        partial[row, warp_column * cfg.warp_n + column] = accumulators[(i, half), band, rows]
         if cfg.split > 1:
             cute.arch.cluster_arrive()
             cute.arch.cluster_wait()
@@ -227,8 +238,8 @@ class SmallMGemm:
             total = self._total(smem, row, column)
             rows = {name: epilogue.load_row(operand, place, WIDTH) for name, operand in epilogue.operands("row").items()}
             epilogue.finish(total.load(), row, place, scalars, rows)
-        if cutlass.const_expr(cfg.split > 1):
-            cute.arch.cluster_arrive()
+        if cutlass.const_expr(cfg.split > 1):  # what was read has been added up: nothing is left to be ordered
+            cute.arch.cluster_arrive_relaxed()
             cute.arch.cluster_wait()
 
     def _total(self, smem: Any, row: Any, column: Any) -> cute.Tensor:

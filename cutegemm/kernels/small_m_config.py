@@ -107,31 +107,34 @@ class SmallMConfig:
 
 
 #: Every configuration that `small_m` is built in. What a block reads of A beside its weights is tile_m / tile_n of
-#: them, through L2: more rows want wider tiles, and those a split of K to make blocks enough. None is measured yet.
+#: them, through L2: more rows want wider tiles, and those a split of K to make blocks enough. Each height has some for
+#: several blocks on an SM, of which one streams while another starts or ends, and some for one block with a deep ring,
+#: where there are no more blocks than SMs; and one that fits 99 KiB. None is measured yet.
 CONFIGS: tuple[SmallMConfig, ...] = (
-    # One to eight rows. Three blocks on an SM with 227 KiB: while one starts or ends, the others stream.
-    SmallMConfig(8, 32, stages=4, warps_n=1, warps_k=4),
-    SmallMConfig(8, 64, stages=3, warps_n=2, warps_k=4),
-    SmallMConfig(8, 16, stages=5, warps_n=1, warps_k=4),
+    SmallMConfig(8, 32, stages=3, warps_n=1, warps_k=4),
+    SmallMConfig(8, 32, stages=5, warps_n=1, warps_k=4),
     SmallMConfig(8, 32, stages=5, warps_n=1, warps_k=8),
-    SmallMConfig(8, 64, stages=3, warps_n=2, warps_k=4, split=2),
-    SmallMConfig(8, 32, stages=4, warps_n=1, warps_k=4, split=4),
-    SmallMConfig(8, 32, stages=4, warps_n=1, warps_k=4, split=8),
+    SmallMConfig(8, 16, stages=5, warps_n=1, warps_k=4),
+    SmallMConfig(8, 64, stages=3, warps_n=2, warps_k=4),
+    SmallMConfig(8, 64, stages=5, warps_n=2, warps_k=4),
+    SmallMConfig(8, 64, stages=5, warps_n=2, warps_k=4, split=2),
+    SmallMConfig(8, 32, stages=5, warps_n=1, warps_k=4, split=4),
+    SmallMConfig(8, 32, stages=5, warps_n=1, warps_k=4, split=8),
     SmallMConfig(16, 32, stages=4, warps_n=1, warps_k=4),
-    SmallMConfig(16, 64, stages=3, warps_n=2, warps_k=4),
+    SmallMConfig(16, 64, stages=5, warps_n=2, warps_k=2),
     SmallMConfig(16, 64, stages=5, warps_n=2, warps_k=4),
     SmallMConfig(16, 64, stages=5, warps_n=2, warps_k=4, split=2),
-    SmallMConfig(16, 64, stages=3, warps_n=2, warps_k=4, split=4),
-    SmallMConfig(16, 64, stages=3, warps_n=2, warps_k=4, split=8),
+    SmallMConfig(16, 64, stages=5, warps_n=2, warps_k=2, split=4),
+    SmallMConfig(16, 64, stages=5, warps_n=2, warps_k=2, split=8),
     SmallMConfig(32, 64, stages=4, warps_n=2, warps_k=2),
-    SmallMConfig(32, 128, stages=4, warps_n=4, warps_k=2),
+    SmallMConfig(32, 128, stages=5, warps_n=4, warps_k=1),
+    SmallMConfig(32, 128, stages=5, warps_n=4, warps_k=2),
     SmallMConfig(32, 64, stages=4, warps_n=2, warps_k=4, split=2),
-    SmallMConfig(32, 128, stages=4, warps_n=4, warps_k=2, split=4),
+    SmallMConfig(32, 128, stages=5, warps_n=4, warps_k=2, split=4),
     SmallMConfig(32, 64, stages=4, warps_n=2, warps_k=2, split=8),
-    SmallMConfig(64, 64, stages=4, warps_n=2, warps_k=2),
-    SmallMConfig(64, 128, stages=4, warps_n=4, warps_k=2),
+    SmallMConfig(64, 64, stages=3, warps_n=2, warps_k=2),
     SmallMConfig(64, 128, stages=4, warps_n=4, warps_k=1),
-    SmallMConfig(64, 64, stages=4, warps_n=2, warps_k=2, split=2),
+    SmallMConfig(64, 128, stages=4, warps_n=4, warps_k=2),
     SmallMConfig(64, 128, stages=4, warps_n=4, warps_k=2, split=4),
-    SmallMConfig(64, 128, stages=4, warps_n=4, warps_k=2, split=8),
+    SmallMConfig(64, 128, stages=4, warps_n=4, warps_k=1, split=8),
 )
