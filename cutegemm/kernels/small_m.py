@@ -1,9 +1,9 @@
 """`small_m`: a few rows of A against a large B, each of whose weights is read once, at the rate of device memory.
 
-D^T = B^T A^T: 16 columns of D lie along the rows of mma.sync m16n8k16 and D's rows along its 8 columns, so that a single
-row wastes seven eighths of an instruction and not fifteen sixteenths; time goes into bytes anyway. A CTA owns all rows
-of D, padded to `tile_m`, and `tile_n` columns. What bounds it is how many bytes are on their way, so every warp keeps
-its own cp.async ring full, and few wait for each other:
+D^T = B^T A^T: 16 columns of D lie along the rows of mma.sync m16n8k16 and D's rows along its 8 columns, so that one row
+wastes seven eighths of an instruction and not fifteen sixteenths; time goes into bytes anyway. A CTA owns all rows of
+D, padded to `tile_m`, and `tile_n` columns. What bounds it is how many bytes are on their way, so its warps keep
+several cp.async rings full, and few of them wait for each other:
 
 Groups: `warps_k` a CTA, of `warps_n` warps each, and those of all `split` CTAs of a cluster, take K's tiles of 64 in
     turns. Tile after tile they read 128 bytes of each of their weights' rows, side by side with their neighbours.
@@ -236,8 +236,8 @@ class SmallMGemm:
             row, column = item // per_row, item % per_row * WIDTH
             place = Place(l0, l1, column0 + column)
             total = self._total(smem, row, column)
-            rows = {name: epilogue.load_row(operand, place, WIDTH) for name, operand in epilogue.operands("row").items()}
-            epilogue.finish(total.load(), row, place, scalars, rows)
+            loaded = {name: epilogue.load_row(x, place, WIDTH) for name, x in epilogue.operands("row").items()}
+            epilogue.finish(total.load(), row, place, scalars, loaded)
         if cutlass.const_expr(cfg.split > 1):  # what was read has been added up: nothing is left to be ordered
             cute.arch.cluster_arrive_relaxed()
             cute.arch.cluster_wait()

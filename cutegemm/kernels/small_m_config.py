@@ -81,8 +81,8 @@ class SmallMConfig:
         return self.warps_k * (self.stages - 1) * self.weight_bytes
 
     def registers(self, a: Access, b: Access) -> int:
-        """Registers of a thread, estimated, for operands accessed as `a` and `b`: accumulators, fragments of one 16-deep
-        step and of the next, what copying takes (A that does not lie along K is read element by element), and 40."""
+        """Registers of a thread, estimated, for operands accessed as `a` and `b`: accumulators, fragments of two
+        16-deep steps, what copying takes (A that does not lie along K is read element by element), and 40."""
         accumulators = self.warp_n * self.tile_m // 32
         fragments = 2 * (self.warp_n + self.tile_m) * 16 * OPERAND_BYTES // (32 * 4)
         if a.major != "k":

@@ -52,9 +52,9 @@ ASYNC_COPY, PLAIN_COPY = 3, 6
 def refuse(problem: Problem, config: SmallMConfig, device: DeviceSpec) -> Refusal | None:
     """Why `config` cannot serve `problem` on `device`, beyond the rules that hold for every family."""
     return (
-        _problem_refusal(problem, config)
+        _tile_refusal(config)
+        or _problem_refusal(problem, config)
         or extent_refusal(problem, config.tile_m, config.tile_n, config.tile_k)
-        or _tile_refusal(config)
         or _device_refusal(problem, config, device)
     )
 
