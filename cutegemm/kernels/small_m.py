@@ -27,6 +27,9 @@ The order of every sum is fixed: the same inputs give the same bits. CTAs are sm
 allow, so that several share an SM and one streams while another starts or reduces. Clusters need sm_90; older GPUs run
 the configurations that split K within a CTA only.
 
+Programmatic dependent launch, from sm_90 on: a CTA may start while the kernel before it in the stream ends. Up to its
+`griddepcontrol.wait` it computes addresses and touches no tensor.
+
 K-major operands of 4 bytes' alignment or more go through `row_loader`; the others through `tile_loader`: B along N
 with ldmatrix transposing it, and what only plain loads can read, element by element.
 """
@@ -47,6 +50,7 @@ from cutegemm.kernels.cute_types import NUMERIC
 from cutegemm.kernels.epilogue import Place
 from cutegemm.kernels.row_loader import RowLoader
 from cutegemm.kernels.small_m_config import INSTRUCTION_N, SMEM_ALIGN, SmallMConfig
+from cutegemm.kernels.target import since_hopper
 from cutegemm.kernels.tile_loader import SharedTile, TileLoader
 from cutegemm.kernels.warp_epilogue import WIDTH, WarpEpilogue
 
@@ -83,7 +87,8 @@ class SmallMGemm:
         blocks = cute.ceil_div(v["n"], self.config.tile_n) * self.config.split
         cluster = (self.config.split, 1, 1) if self.config.split > 1 else None
         self.kernel(arguments[: len(names)]).launch(
-            grid=(blocks, v["l0"], v["l1"]), block=(self.config.threads, 1, 1), cluster=cluster, stream=stream
+            grid=(blocks, v["l0"], v["l1"]), block=(self.config.threads, 1, 1), cluster=cluster, stream=stream,
+            use_pdl=since_hopper(),
         )
 
     @cute.kernel
@@ -147,6 +152,9 @@ class SmallMGemm:
         first_b, first_a = step_b * turn, step_a * turn
         step_b, step_a = step_b * cfg.groups, step_a * cfg.groups
 
+        if cutlass.const_expr(since_hopper()):
+            cute.arch.griddepcontrol_wait()
+            cute.arch.griddepcontrol_launch_dependents()
         # Prologue: the tile that may end past K first, then the others in order.
         for s in cutlass.range_constexpr(stages - 1):
             if s < mine:
