@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from cutegemm.kernels.config import CHUNK_BYTES, OPERAND_BYTES, registers_of_a_chunk
 from cutegemm.problem import Access
 
-MAX_ROWS = 64  # of D: more is work for a family that reads each weight for more rows
 INSTRUCTION_N = 16  # weights, the rows of mma.sync m16n8k16
+GRID_YZ = 65535  # blocks along the grid's other dimensions, where batches lie
 SMEM_ALIGN = 1024  # bytes: the swizzle repeats every 8 rows of 128
 _PAD = 4  # words that spread the rows of partial sums over the banks
 

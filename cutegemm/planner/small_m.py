@@ -17,7 +17,7 @@ from math import ceil
 from cutegemm.device import DeviceSpec
 from cutegemm.errors import ShapeError
 from cutegemm.kernels.config import CHUNK_BYTES, OPERAND_BYTES, vector_elements
-from cutegemm.kernels.small_m_config import INSTRUCTION_N, SmallMConfig
+from cutegemm.kernels.small_m_config import GRID_YZ, INSTRUCTION_N, SmallMConfig
 from cutegemm.planner.legality import INT32_MAX, Refusal, extent_refusal
 from cutegemm.planner.model import (
     DRAM_LATENCY,
@@ -31,7 +31,6 @@ from cutegemm.planner.model import (
 from cutegemm.problem import Access, Problem
 from cutegemm.roofline import MAX_REGISTERS, MAX_THREADS, occupancy
 
-_GRID_YZ = 65535  # blocks along the grid's other dimensions
 _BARRIERS = 16  # named ones of a block, of which one is the block's own
 _MAX_CLUSTER = 8  # blocks that every GPU with clusters runs together
 _LINE = 64  # elements of a line of device memory's 128 bytes
@@ -64,8 +63,8 @@ def _problem_refusal(problem: Problem, config: SmallMConfig) -> Refusal | None:
     if problem.m > config.tile_m:
         return Refusal("rows", f"m={problem.m}: a tile of {config.tile_m} rows holds all of D's", ShapeError)
     # Batch modes lie along the grid's y and z.
-    if problem.batch > _GRID_YZ:
-        return Refusal("grid", f"batch={problem.batch}: the grid's y and z hold {_GRID_YZ} blocks each", ShapeError)
+    if problem.batch > GRID_YZ:
+        return Refusal("grid", f"batch={problem.batch}: the grid's y and z hold {GRID_YZ} blocks each", ShapeError)
     blocks = ceil(problem.n / config.tile_n) * config.split
     if blocks > INT32_MAX:
         return Refusal("grid", f"{blocks} blocks of {config.tile_n} columns: a grid holds {INT32_MAX}", ShapeError)

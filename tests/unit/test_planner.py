@@ -368,7 +368,8 @@ def test_planning_is_quick() -> None:
     ("arguments", "family"),
     [
         ({"m": 1024, "n": 1024, "k": 1024}, "sm90_wgmma"),
-        ({"m": 16, "n": 4096, "k": 4096}, "sm90_wgmma"),
+        ({"m": 8, "n": 4096, "k": 4096}, "small_m"),
+        ({"m": 8, "n": 4096, "k": 4096, "arch": "A100"}, "small_m"),
         ({"m": 4096, "n": 4096, "k": 4096, "layout": "tn", "dtype": "fp16"}, "sm90_wgmma"),
         ({"m": 64, "n": 64, "k": 64}, "sm80_multistage"),  # it starts sooner
         ({"m": 4096, "n": 4096, "k": 4093}, "sm80_multistage"),
@@ -389,7 +390,7 @@ def test_a_pin_on_wgmma_says_what_it_lacks() -> None:
     ):
         with pytest.raises(CuteGemmError, match=text):
             plan(*arguments, arch="H200", kernel="sm90_wgmma")
-    with pytest.raises(UnsupportedArchitectureError, match="sm_80 .A100.*only for sm_90a; use sm80_multistage$"):
+    with pytest.raises(UnsupportedArchitectureError, match="sm_80 .A100.*only for sm_90a; use sm80_mul.*, small_m$"):
         plan(4096, 4096, 4096, arch="A100", kernel="sm90_wgmma")
     with pytest.raises(UnsupportedArchitectureError, match="sm_70 .V100.*no other family serves it$"):
         plan(4096, 4096, 4096, arch="V100")
@@ -435,7 +436,7 @@ def test_to_dict_is_json_with_a_schema() -> None:
     assert data["kernel"] == first["kernel"]
     assert data["us"] == first["estimate"]["us"]
     refused = [c["refused"]["rule"] for c in data["candidates"] if "refused" in c]
-    assert set(refused) <= {"shared memory", "registers", "architecture"}
+    assert set(refused) <= {"shared memory", "registers", "architecture", "rows"}
     assert "shared memory" in refused  # sm_86 has 99 KiB for a block
 
 
