@@ -62,7 +62,7 @@ _ALONG_MN = {8: 1.5, 4: 3.0, 2: 6.5, 1: 6.0}
 _STRIDED = 28.0
 
 
-def _registers_of_a_chunk(access: Access, least: float) -> float:
+def registers_of_a_chunk(access: Access, least: float) -> float:
     """Registers for each 16 bytes that a thread copies; `least` where they lie along M or N."""
     if access.major == "strided":
         return _STRIDED
@@ -123,7 +123,7 @@ class Config:
         copies = 0.0
         for access, tile, least in ((a, self.tile_m, 2.9), (b, self.tile_n, 1.5)):
             chunks = tile * self.tile_k * OPERAND_BYTES / (CHUNK_BYTES * self.threads)
-            copies += chunks * _registers_of_a_chunk(access, least)
+            copies += chunks * registers_of_a_chunk(access, least)
         return accumulators + fragments + int(copies) + 40
 
     def options(self) -> dict[str, str]:

@@ -276,8 +276,8 @@ def test_every_configuration_is_pinned_by_its_own_text(family: str, config: Kern
         ("sm90_wgmma:warps=2x2", ArgumentError, "with a key of tile, stages, cluster, schedule, raster, swap_ab, walk"),
         ("sm80_multistage:cluster=2x1", ArgumentError, "with a key of tile, stages, warps, raster"),
         ("sm90_wgmma:schedule=persistent", ArgumentError, "no configuration of sm90_wgmma .*schedule=cooperative"),
-        ("small_m", NotAvailableError, "small_m is not part of this version; available: sm90_wgmma, sm80_multistage"),
-        ("simt_f32", NotAvailableError, "simt_f32"),
+        ("small_m:cluster=2x1", ArgumentError, "with a key of tile, stages, warps, split"),
+        ("simt_f32", NotAvailableError, "simt_f32 is not .* available: sm90_wgmma, sm80_multistage, small_m"),
         ("cutlass_cpp:tile=1x1x1", NotAvailableError, "cutlass_cpp"),
         ("hand:level5", NotAvailableError, "hand"),
         (7, ArgumentError, "kernel=7: expected a string"),
@@ -368,7 +368,8 @@ def test_planning_is_quick() -> None:
     ("arguments", "family"),
     [
         ({"m": 1024, "n": 1024, "k": 1024}, "sm90_wgmma"),
-        ({"m": 16, "n": 4096, "k": 4096}, "sm90_wgmma"),
+        ({"m": 8, "n": 4096, "k": 4096}, "small_m"),
+        ({"m": 8, "n": 4096, "k": 4096, "arch": "A100"}, "small_m"),
         ({"m": 4096, "n": 4096, "k": 4096, "layout": "tn", "dtype": "fp16"}, "sm90_wgmma"),
         ({"m": 64, "n": 64, "k": 64}, "sm80_multistage"),  # it starts sooner
         ({"m": 4096, "n": 4096, "k": 4093}, "sm80_multistage"),
@@ -389,7 +390,7 @@ def test_a_pin_on_wgmma_says_what_it_lacks() -> None:
     ):
         with pytest.raises(CuteGemmError, match=text):
             plan(*arguments, arch="H200", kernel="sm90_wgmma")
-    with pytest.raises(UnsupportedArchitectureError, match="sm_80 .A100.*only for sm_90a; use sm80_multistage$"):
+    with pytest.raises(UnsupportedArchitectureError, match="sm_80 .A100.*only for sm_90a; use sm80_mul.*, small_m$"):
         plan(4096, 4096, 4096, arch="A100", kernel="sm90_wgmma")
     with pytest.raises(UnsupportedArchitectureError, match="sm_70 .V100.*no other family serves it$"):
         plan(4096, 4096, 4096, arch="V100")
@@ -435,7 +436,7 @@ def test_to_dict_is_json_with_a_schema() -> None:
     assert data["kernel"] == first["kernel"]
     assert data["us"] == first["estimate"]["us"]
     refused = [c["refused"]["rule"] for c in data["candidates"] if "refused" in c]
-    assert set(refused) <= {"shared memory", "registers", "architecture"}
+    assert set(refused) <= {"shared memory", "registers", "architecture", "rows"}
     assert "shared memory" in refused  # sm_86 has 99 KiB for a block
 
 

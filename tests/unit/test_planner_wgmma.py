@@ -100,10 +100,11 @@ def test_an_unknown_gpu_has_no_measurements() -> None:
 
 
 def test_a_few_rows_become_the_instructions_columns() -> None:
-    made = plan(16, 28672, 4096, arch="H200")
+    made = plan(16, 28672, 4096, arch="H200", kernel="sm90_wgmma")
     assert made.config.swap_ab
     assert (made.problem.m, made.problem.n) == (16, 28672)
-    assert not plan(16, 28672, 4096, arch="H200", epilogue=epilogues.swiglu).config.swap_ab
+    paired = plan(16, 28672, 4096, arch="H200", epilogue=epilogues.swiglu, kernel="sm90_wgmma")
+    assert not paired.config.swap_ab
     assert not plan(4096, 28672, 4096, arch="H200").config.swap_ab
 
 
