@@ -156,7 +156,7 @@ class StreamModel:
         k_tiles = ceil(problem.k / config.tile_k)
         steps = ceil(k_tiles / config.groups)
 
-        read = operand_bytes(problem, device, config.tile_m, 1, ceil(problem.n / config.tile_n), slots)
+        read = operand_bytes(problem, device, (config.tile_m, config.tile_n), 1, slots)
         full, rest = divmod(blocks, slots)
         stream = 0.0
         for count, present in ((full, slots), (1, rest)):
