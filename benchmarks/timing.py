@@ -27,7 +27,7 @@ class Effort:
     """How long a contender is timed in each round, how long it runs untimed before, and how many rounds there are."""
 
     min_ms: float = 30.0
-    lead_ms: float = 60.0
+    lead_ms: float = 40.0
     rounds: int = 7
 
 
