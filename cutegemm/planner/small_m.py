@@ -6,7 +6,8 @@ of A again, and the work of an SM: tensor cores, shared memory, copies. To the s
 nothing hides: a block's first bytes, adding up the sums of its groups, and its epilogue; where several blocks share an
 SM, the others hide most of these.
 
-"estimated" marks constants that no measurement has settled: of this family, none has been measured yet.
+"estimated" marks constants that no measurement has settled. (Without clusters, calls of up to 16 rows took 5 to 16%
+longer than estimated on an H200, 2026-11; K split over clusters that did not all fit at a time, up to twice as long.)
 """
 
 from __future__ import annotations
@@ -35,9 +36,13 @@ _BARRIERS = 16  # named ones of a block, of which one is the block's own
 _MAX_CLUSTER = 8  # blocks that every GPU with clusters runs together
 _LINE = 64  # elements of a line of device memory's 128 bytes
 _MAX_ACCUMULATORS = 128
+_PAIR = 2  # SMs that share a TPC: clusters of two fit everywhere
 
 #: Share of device memory's rate at which weights arrive while enough bytes are on their way (estimated).
 STREAM_RATE = 1.0
+#: Share of the SMs on which larger clusters fit: 16 of a GPC's 18. (An H200 holds 30 clusters of four and 15 of eight, one
+#: block an SM, as its driver counts them.)
+CLUSTERED = 16 / 18
 #: Bytes that an SM fetches from L2 in a clock (estimated).
 SM_BYTES_PER_CLK = 64
 #: SM clocks of a cluster's launch and its two barriers (estimated).
@@ -150,7 +155,8 @@ class StreamModel:
         a, b = problem.signature.a, problem.signature.b
         registers = config.registers(a, b)
         resident = occupancy(device, threads=config.threads, registers=registers, smem=config.smem_bytes).blocks
-        slots = max(1, resident * device.sm_count // config.split * config.split)
+        sms = device.sm_count if config.split <= _PAIR else device.sm_count * CLUSTERED
+        slots = max(1, int(resident * sms) // config.split * config.split)
         tiles = ceil(problem.n / config.tile_n) * problem.batch
         blocks = tiles * config.split
         k_tiles = ceil(problem.k / config.tile_k)
