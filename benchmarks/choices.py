@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     kernels_of = {case: candidates(case, gpu, args.count) for case in cases}
     build(_spec(case, kernel, gpu) for case, kernels in kernels_of.items() for kernel in kernels)
     for case, kernels in kernels_of.items():
-        rows = bench.rows(case, [named(n) for n in (*(f"cutegemm:{kernel}" for kernel in kernels), "cublaslt")])
+        rows = bench.rows([case], [named(n) for n in (*(f"cutegemm:{kernel}" for kernel in kernels), "cublaslt")])
         *ours, theirs = (row.us for row in rows)
         us = {kernel: t for kernel, t in zip(kernels, ours, strict=True) if t is not None}
         table = joined(table, entry(case, us))

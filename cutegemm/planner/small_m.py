@@ -40,8 +40,8 @@ _PAIR = 2  # SMs that share a TPC: clusters of two fit everywhere
 
 #: Share of device memory's rate at which weights arrive while enough bytes are on their way (estimated).
 STREAM_RATE = 1.0
-#: Share of the SMs on which larger clusters fit: 16 of a GPC's 18. (An H200 holds 30 clusters of four and 15 of eight, one
-#: block an SM, as its driver counts them.)
+#: Share of the SMs on which larger clusters fit: 16 of a GPC's 18. (An H200 holds 30 clusters of four and 15 of eight,
+#: one block an SM, as its driver counts them.)
 CLUSTERED = 16 / 18
 #: Bytes that an SM fetches from L2 in a clock (estimated).
 SM_BYTES_PER_CLK = 64
