@@ -159,16 +159,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     contenders = [named(name) for name in args.contender]
     bench = Bench(device.current().l2_bytes, effort=SWEEP if args.sweep else FULL)
     wrong = False
-    cases = [case for case in suites.load(args.suite) if not args.group or case.group in args.group]
-    for _, alike in itertools.groupby(cases, key=_size):
+    for _, alike in itertools.groupby(suites.load(args.suite, args.group), key=_size):
         rows = bench.rows(list(alike), contenders)
         wrong |= not all(row.ok for row in rows)
         results = replace(results, rows=tuple(rows)).joined(results)
         results.write(path)
-        for epilogue, of_case in itertools.groupby(rows, key=lambda row: row.epilogue):
-            first, *others = of_case
-            times = "  ".join(f"{row.contender} {row.us or math.nan:.1f}" for row in (first, *others))
-            print(f"{first.group} {first.m}x{first.n}x{first.k} {epilogue}, us: {times}", flush=True)
+        for title, of_case in itertools.groupby(rows, key=_title):
+            times = "  ".join(f"{row.contender} {row.us or math.nan:.1f}" for row in of_case)
+            print(f"{title}, us: {times}", flush=True)
     for name in args.scalar:
         found = SCALARS[name]()
         results = replace(results, rows=(), scalars=found).joined(results)
@@ -181,6 +179,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _size(case: Case) -> tuple[object, ...]:
     """What cases that are timed together have in common: all but the epilogue."""
     return case.group, case.m, case.n, case.k, case.dtype, case.layout
+
+
+def _title(row: Row) -> str:
+    return f"{row.group} {row.m}x{row.n}x{row.k} {row.epilogue}"
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

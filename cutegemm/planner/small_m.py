@@ -19,7 +19,7 @@ from cutegemm.device import DeviceSpec
 from cutegemm.errors import ShapeError
 from cutegemm.kernels.config import CHUNK_BYTES, OPERAND_BYTES, vector_elements
 from cutegemm.kernels.small_m_config import GRID_YZ, INSTRUCTION_N, SmallMConfig
-from cutegemm.planner.legality import INT32_MAX, Refusal, extent_refusal
+from cutegemm.planner.legality import INT32_MAX, MAX_CLUSTER, Refusal, extent_refusal
 from cutegemm.planner.model import (
     DRAM_LATENCY,
     LAUNCH_US,
@@ -33,7 +33,6 @@ from cutegemm.problem import Access, Problem
 from cutegemm.roofline import MAX_REGISTERS, MAX_THREADS, occupancy
 
 _BARRIERS = 16  # named ones of a block, of which one is the block's own
-_MAX_CLUSTER = 8  # blocks that every GPU with clusters runs together
 _LINE = 64  # elements of a line of device memory's 128 bytes
 _MAX_ACCUMULATORS = 128
 _PAIR = 2  # SMs that share a TPC: clusters of two fit everywhere
@@ -113,8 +112,8 @@ def _tile_refusal(config: SmallMConfig) -> Refusal | None:
             reason = f"{name}={tile}: {chunks} copies of 16 bytes do not divide among {config.group_threads} threads"
             return Refusal("copies", reason)
     # A cluster's blocks are consecutive, and every GPU with clusters has room for so many.
-    if config.split not in (1, 2, 4, _MAX_CLUSTER):
-        return Refusal("cluster", f"split={config.split}: must be 1, 2, 4 or {_MAX_CLUSTER}, the blocks of a cluster")
+    if config.split not in (1, 2, 4, MAX_CLUSTER):
+        return Refusal("cluster", f"split={config.split}: must be 1, 2, 4 or {MAX_CLUSTER}, the blocks of a cluster")
     return None
 
 
@@ -193,8 +192,7 @@ class StreamModel:
     def _rate(self, config: SmallMConfig, blocks: int, steps: int) -> float:
         """Bytes per second that `blocks` at a time fetch from device memory."""
         device = self.device
-        stages = min(config.stages - 1, max(1, steps))
-        in_flight = blocks * config.warps_k * stages * config.weight_bytes
+        in_flight = blocks * min(config.in_flight_bytes, config.warps_k * max(1, steps) * config.weight_bytes)
         by_sm = min(blocks, device.sm_count) * SM_BYTES_PER_CLK * device.clock_hz
         return min(STREAM_RATE * device.hbm_bytes_per_s, in_flight * device.clock_hz / DRAM_LATENCY, by_sm)
 

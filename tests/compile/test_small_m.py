@@ -20,7 +20,7 @@ from cutegemm.planner import FAMILIES, contiguous_problem, refusal
 from cutegemm.problem import Access, Problem
 
 FAMILY = FAMILIES["small_m"]
-ARCHITECTURES = ("sm_90a", "sm_80", "sm_89", "sm_100a", "sm_120a")
+ARCHITECTURES = ("sm_90a", "sm_80", "sm_86", "sm_89", "sm_100a", "sm_120a")
 
 
 @epilogue
@@ -100,7 +100,7 @@ def test_machine_code(spec: Spec) -> None:
     assert code.opcodes.get("LDGSTS", 0) == config.stages * fetched
     assert ("UCGABAR_WAIT" in code.opcodes) == (config.split > 1)
     # Programmatic dependent launch: griddepcontrol.
-    assert ("ACQBULK" in code.opcodes) == (spec.arch not in ("sm_80", "sm_89"))
+    assert ("ACQBULK" in code.opcodes) == (spec.arch not in ("sm_80", "sm_86", "sm_89"))
 
 
 def test_what_is_compiled_covers_what_there_is() -> None:

@@ -20,7 +20,6 @@ from benchmarks.suites import Case
 from benchmarks.timing import Effort, contest, host_us, input_sets
 from cutegemm import device, epilogues, gemm, plan
 from cutegemm.deploy import builder
-from cutegemm.device import lookup
 from cutegemm.planner import contiguous_problem, tables
 from cutegemm.planner.plan import plan_problem
 
@@ -495,7 +494,7 @@ def test_the_runner_says_that_there_is_no_gpu(capsys: pytest.CaptureFixture[str]
 
 
 def test_candidates_are_the_models_fastest_and_what_was_measured_before() -> None:
-    case, gpu = Case("square", 4096, 4096, 4096, "bf16", "nt", "none"), lookup("H200")
+    case, gpu = Case("square", 4096, 4096, 4096, "bf16", "nt", "none"), device.lookup("H200")
     found = choices.candidates(case, gpu, 3)
     made = plan(4096, 4096, 4096, dtype="bf16", layout="nt", arch="H200")
     modelled = {c.kernel: c.estimate.us for c in made.candidates if c.estimate is not None}
