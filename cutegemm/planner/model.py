@@ -27,6 +27,9 @@ EPILOGUE_ACCESS = 4
 SLOTS_PER_NODE = 2
 #: From launch to streaming at full rate: 34 MB read cold in 9.1 us against 7.3 at 4.65 TB/s (H200, 2026-11).
 LAUNCH_US = 1.8
+#: Share of device memory's rate that kernels reach which wait for nothing else (fitted to timings of small_m and
+#: sm90_wgmma on up to 64 rows, H200, 2026-11).
+STREAM_RATE = 0.93
 #: Order of the mean that joins times which overlap imperfectly: 1 would add them, infinity take the largest
 #: (estimated).
 OVERLAP = 4

@@ -28,6 +28,7 @@ from cutegemm.planner.legality import INT32_MAX, MAX_CLUSTER, Refusal, extent_re
 from cutegemm.planner.model import (
     DRAM_LATENCY,
     LAUNCH_US,
+    STREAM_RATE,
     Estimate,
     epilogue_costs,
     operand_bytes,
@@ -210,7 +211,7 @@ class PersistentModel:
         energy += (SMEM_ENERGY * (read + written) + L2_ENERGY * fetched) * row_bytes
         l2 = 1e6 * fetched * row_bytes / (TMA_L2 * device.l2_bytes_per_s)
         power = 1e6 * energy / (POWER * device.peak_flops)
-        dram = 1e6 * dram_bytes / device.hbm_bytes_per_s
+        dram = 1e6 * dram_bytes / (STREAM_RATE * device.hbm_bytes_per_s)
         launch = LAUNCH_US + SETUP_US + us * DRAM_LATENCY
         return Estimate(
             us=launch + max(l2, overlap(chain, power, dram)),

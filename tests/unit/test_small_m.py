@@ -154,6 +154,41 @@ def test_few_columns_want_k_split() -> None:
     assert us(replace(PLAIN, split=4), n=28672) > us(PLAIN, n=28672)
 
 
+def test_one_group_steps_slower_than_two() -> None:
+    # H200, 2026-11, 32 x 4096 x 14336: 92 us and 58 us.
+    one, two = (SmallMConfig(32, 128, stages=5, warps_n=4, warps_k=groups) for groups in (1, 2))
+    assert us(one, m=32, k=14336) > 1.3 * us(two, m=32, k=14336)
+
+
+def test_a_cluster_waits_for_the_sums_of_its_first_block() -> None:
+    # H200, 2026-11, 28672 x 4096: 120 us for one row, 147 us for eight.
+    split = replace(PLAIN, stages=5, split=8)
+    assert us(split, m=8, n=28672) > 1.15 * us(split, n=28672)
+
+
+#: Within 1% of the fastest of what was timed on an H200, 2026-11.
+MEASURED = {
+    (1, 4096, 4096): "small_m:tile=8x32x64,stages=5,warps=1x8,split=1",
+    (16, 4096, 4096): "small_m:tile=16x32x64,stages=4,warps=1x8,split=1",
+    (8, 4096, 14336): "small_m:tile=8x32x64,stages=5,warps=1x8,split=1",
+    (32, 4096, 14336): "small_m:tile=32x64x64,stages=4,warps=2x4,split=2",
+    (4, 28672, 4096): "small_m:tile=8x32x64,stages=3,warps=1x4,split=1",
+    (32, 28672, 4096): "sm90_wgmma:tile=128x32x64,stages=9,cluster=1x1,schedule=cooperative,swap_ab=yes",
+}
+
+
+@pytest.mark.parametrize("size", MEASURED)
+def test_the_model_finds_what_was_fastest(size: tuple[int, int, int]) -> None:
+    problem = contiguous_problem(*size)
+    times = {
+        f"{name}:{config}": FAMILIES[name].model(problem, H200).estimate(config).us
+        for name in ("small_m", "sm90_wgmma")
+        for config in FAMILIES[name].configs
+        if refusal(problem, FAMILIES[name], config, H200) is None
+    }
+    assert min(times, key=times.__getitem__) == MEASURED[size]
+
+
 def test_plain_loads_take_longer() -> None:
     assert us(PLAIN, align=2) > 1.5 * us(PLAIN)
 
