@@ -52,8 +52,11 @@ def gemm(
             a Tile operand. For several outputs a sequence in their order, or a mapping by name.
         out_dtype: the outputs' dtype, or one for each (sequence, mapping). By default `a`'s; fp32 for int8.
         precision: how fp32 inputs are multiplied: "ieee", or None for what the path does (the CPU: the same).
-        split_k: "auto" or 1. Other values are not available yet.
-        padding: "auto" or "predicate" (the kernel masks ragged edges). "copy" is not available yet.
+        split_k: into how many parts K is split, to be computed side by side and added up in order: a number, or "auto",
+            which leaves it to the planner. "stream" is not available yet.
+        padding: what becomes of an `a` or `b` that is not contiguous along a dimension and aligned to 16 bytes:
+            "predicate" has the kernel read it as it is, "copy" has it copied into aligned rows first, and "auto" leaves
+            it to the planner. `out` is written where it is, whatever its alignment.
         deterministic: every path gives the same bits for the same inputs, whatever this says.
         batch_invariant: True is not available yet.
         kernel: None, or `family[:key=value,…]`, a pin that is served as it is or refused; "reference" on CPU.

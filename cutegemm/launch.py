@@ -21,9 +21,9 @@ from cutegemm.compiler.bundle import Bundle
 from cutegemm.device import DeviceSpec
 from cutegemm.dtypes import lookup
 from cutegemm.errors import KernelNotBuiltError
-from cutegemm.kernels import abi
+from cutegemm.kernels import abi, workspace
 from cutegemm.normalize import Call
-from cutegemm.planner import Plan, plan_problem
+from cutegemm.planner import FAMILIES, Plan, plan_problem
 from cutegemm.problem import Problem
 from cutegemm.request import Recipe
 from cutegemm.transpose import transposed
@@ -35,7 +35,9 @@ class Launcher:
 
     `constants` are the sizes and strides. `order` lists the positions of the kernel's addresses among the call's
     tensors, where it differs. `offsets` has, for each launch, the bytes to add to each address, where the batch has
-    more modes than a kernel walks and takes several launches.
+    more modes than a kernel walks and takes several launches. `workspace` is how many bytes the kernel needs beside the
+    call's tensors: torch's allocator gives them for each call, on the stream that is launched on, which orders their
+    reuse behind it; nothing in them has to be cleared, and in a captured graph they are the graph's.
     """
 
     function: Any
@@ -43,6 +45,7 @@ class Launcher:
     constants: tuple[int, ...]
     order: tuple[int, ...] | None
     offsets: tuple[tuple[int, ...], ...] | None
+    workspace: int = 0
 
     def __call__(self, addresses: Sequence[int], floats: Sequence[float]) -> None:
         """Launch on the current stream of the operands' device.
@@ -54,20 +57,20 @@ class Launcher:
         if torch._C._cuda_getDevice() != self.device:
             with torch.cuda.device(self.device):
                 self._launch(addresses, floats, stream)
-        elif self.order is None and self.offsets is None:
-            self.function(*addresses, *self.constants, *floats, stream)
+        elif self.order is None and self.offsets is None and not self.workspace:
+            self.function(*addresses, 0, *self.constants, *floats, stream)
         else:
             self._launch(addresses, floats, stream)
 
     def _launch(self, addresses: Sequence[int], floats: Sequence[float], stream: int) -> None:
         if self.order is not None:
             addresses = [addresses[i] for i in self.order]
-        if self.offsets is None:
-            self.function(*addresses, *self.constants, *floats, stream)
-            return
-        for offsets in self.offsets:
+        # It has to live until the kernel is launched, and no longer.
+        memory = torch.empty(self.workspace, dtype=torch.uint8, device=f"cuda:{self.device}")
+        place = memory.data_ptr() if self.workspace else 0
+        for offsets in self.offsets or ((0,) * len(addresses),):
             moved = [address + offset for address, offset in zip(addresses, offsets, strict=True)]
-            self.function(*moved, *self.constants, *floats, stream)
+            self.function(*moved, place, *self.constants, *floats, stream)
 
 
 def run(call: Call) -> Launcher:
@@ -80,16 +83,20 @@ def run(call: Call) -> Launcher:
 
 def prepare(call: Call) -> Launcher:
     """The launcher of `call`. Raises what planning and building raise; nothing has been launched then."""
-    recording.record(call.recipe.problem, call.options.kernel)
     choice = choose(call)
+    pin = call.options.kernel
+    if (call.options.split_k, call.options.padding) != ("auto", "auto"):
+        pin = choice.plan.kernel
+    recording.record(call.recipe.problem, pin)
     try:
         kernel = compiler.get(choice.spec, jit=call.options.jit)
     except KernelNotBuiltError as error:
         from cutegemm.deploy.spec_file import to_build
 
-        raise KernelNotBuiltError(f"{error}\n{to_build(call.recipe.problem, call.options.kernel)}") from None
+        raise KernelNotBuiltError(f"{error}\n{to_build(call.recipe.problem, pin)}") from None
     constants, offsets = _constants(choice.recipe, choice.plan.device.sm_count)
-    return Launcher(kernel.function, choice.device, constants, choice.order, offsets)
+    workspace = _workspace(choice.spec, constants)
+    return Launcher(kernel.function, choice.device, constants, choice.order, offsets, workspace)
 
 
 class Choice(NamedTuple):
@@ -114,25 +121,25 @@ def choose(call: Call) -> Choice:
     recipe, order = call.recipe, None
     if recipe.problem.better_transposed:
         recipe, order = transposed(recipe), (1, 0, *range(2, len(tensors_of(call))))
-    plan = _plan(recipe.problem, device, call.options.kernel)
+    asked = call.options
+    plan = _plan(recipe.problem, device, asked.kernel, asked.split_k, asked.padding)
     spec = compiler.Spec(plan.family, plan.config, recipe.problem.signature, device.arch)
     bundles = serving.bundles(device.arch, device.name)
-    if bundles and call.options.kernel is None:
-        spec = _bundled(recipe.problem, device, bundles) or spec
+    if bundles and asked.kernel is None:
+        spec = _bundled(plan, bundles) or spec
     return Choice(plan, spec, recipe, order, index)
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(problem: Problem, device: DeviceSpec, kernel: str | None) -> Plan:
-    """Planning takes a millisecond or two, and not every call that repeats a problem is one that `warm` can hold."""
-    return plan_problem(problem, device, kernel=kernel)
+def _plan(problem: Problem, device: DeviceSpec, kernel: str | None, split_k: Any, padding: Any) -> Plan:
+    """Planning takes a few milliseconds, and not every call that repeats a problem is one that `warm` can hold."""
+    return plan_problem(problem, device, kernel=kernel, split_k=split_k, padding=padding)
 
 
-@functools.lru_cache(maxsize=1024)
-def _bundled(problem: Problem, device: DeviceSpec, bundles: tuple[Bundle, ...]) -> compiler.Spec | None:
-    """The best kernel for `problem` of those that bundles have; None where they have none."""
-    legal = (c for c in _plan(problem, device, None).candidates if c.refusal is None)
-    specs = (compiler.Spec(c.family, c.config, problem.signature, device.arch) for c in legal)
+def _bundled(plan: Plan, bundles: tuple[Bundle, ...]) -> compiler.Spec | None:
+    """The best kernel for the plan's problem of those that bundles have; None where they have none."""
+    legal = (c for c in plan.candidates if c.refusal is None)
+    specs = (compiler.Spec(c.family, c.config, plan.problem.signature, plan.device.arch) for c in legal)
     return next((spec for spec in specs if any(bundle.find(spec) for bundle in bundles)), None)
 
 
@@ -153,6 +160,16 @@ def _scalars(call: Call) -> list[Tensor | float]:
     kinds = [spec.kind for spec in call.graph.operands]
     operands = [o for kind, o in zip(kinds, call.operands, strict=True) if kind == "scalar"]
     return [call.alpha, *(() if call.c is None else (call.beta,)), *operands]
+
+
+def _workspace(spec: compiler.Spec, constants: tuple[int, ...]) -> int:
+    """Bytes that a kernel needs beside the tensors of a call with these sizes and strides."""
+    if not FAMILIES[spec.family].surrounds:
+        return 0
+    names = (a.name for a in abi.arguments(spec.signature) if a.kind in ("size", "stride"))
+    v = dict(zip(names, constants, strict=True))
+    config: Any = spec.config
+    return int(workspace.layout(spec.signature, config.pad, config.split, v, lambda c, x, y: x if c else y)[1])
 
 
 def _constants(recipe: Recipe, sm_count: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...] | None]:
@@ -177,7 +194,7 @@ def _constants(recipe: Recipe, sm_count: int) -> tuple[tuple[int, ...], tuple[tu
     constants = tuple(names[a.name] for a in arguments if a.kind in ("size", "stride"))
     if not outer:
         return constants, None
-    scalars = [0] * (sum(a.kind == "address" for a in arguments) - len(outer_strides))
+    scalars = [0] * (sum(a.kind == "address" for a in arguments) - len(outer_strides) - 1)
     offsets = tuple(
         (*(sum(i * s for i, s in zip(place, strides, strict=True)) for strides in outer_strides), *scalars)
         for place in itertools.product(*map(range, outer))

@@ -208,6 +208,13 @@ def check(arguments: Arguments) -> tuple[Request, Sizes]:
         )
     if options.kernel is not None:
         _check_kernel(options.kernel, device)
+    for name, value, neutral in (
+        ("split_k", options.split_k, ("auto", 1)),
+        ("padding", options.padding, ("auto", "predicate")),
+    ):
+        if device.type == "cpu" and value not in neutral:
+            expected = " or ".join(map(repr, neutral))
+            raise ArgumentError(f"{name}={value!r} needs CUDA tensors, and a is on cpu: expected {expected}")
     check_grad((*inputs, *outputs))
     _check_inference(outputs)
     _check_addresses((*inputs, *outputs))

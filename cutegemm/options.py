@@ -15,20 +15,20 @@ class Options:
     precision: Literal["ieee"] | None = None
     kernel: str | None = None
     jit: Literal["forbid"] | None = None
-    padding: Literal["auto", "predicate"] = "auto"
-    split_k: Literal["auto", 1] = "auto"
+    padding: Literal["auto", "predicate", "copy"] = "auto"
+    split_k: int | Literal["auto"] = "auto"
     deterministic: bool = True
 
 
 def check(
     *,
-    precision: Any,
-    split_k: Any,
-    padding: Any,
-    deterministic: Any,
-    batch_invariant: Any,
-    kernel: Any,
-    jit: Any,
+    precision: Any = None,
+    split_k: Any = "auto",
+    padding: Any = "auto",
+    deterministic: Any = True,
+    batch_invariant: Any = False,
+    kernel: Any = None,
+    jit: Any = None,
 ) -> Options:
     """The options that these keywords ask for.
 
@@ -37,7 +37,7 @@ def check(
     """
     _precision(precision)
     _split_k(split_k)
-    _choice("padding", padding, served=("auto", "predicate"), later=("copy",))
+    _choice("padding", padding, served=("auto", "predicate", "copy"))
     for name, flag in (("deterministic", deterministic), ("batch_invariant", batch_invariant)):
         if not isinstance(flag, bool):
             raise ArgumentError(f"{name}={flag!r}: expected True or False")
@@ -63,17 +63,13 @@ def _precision(value: Any) -> None:
 def _split_k(value: Any) -> None:
     named = value if isinstance(value, str) else None
     count = value if type(value) is int else 0
-    if named == "auto" or count == 1:
+    if named == "auto" or count >= 1:
         return
-    if named == "stream" or count > 1:
-        raise NotAvailableError(f"split_k={value!r} is not available yet: 'auto' and 1 are served")
+    if named == "stream":
+        raise NotAvailableError("split_k='stream' is not available yet: 'auto' and numbers of parts are served")
     raise ArgumentError(f"split_k={value!r}: expected 'auto', an int of at least 1, or 'stream'")
 
 
-def _choice(name: str, value: Any, *, served: tuple[str, ...], later: tuple[str, ...]) -> None:
-    if not isinstance(value, str):
-        raise ArgumentError(f"{name}={value!r}: expected one of {', '.join(map(repr, (*served, *later)))}")
-    if value in later:
-        raise NotAvailableError(f"{name}={value!r} is not available yet: {' and '.join(map(repr, served))} are served")
-    if value not in served:
-        raise ArgumentError(f"{name}={value!r}: expected one of {', '.join(map(repr, (*served, *later)))}")
+def _choice(name: str, value: Any, *, served: tuple[str, ...]) -> None:
+    if not isinstance(value, str) or value not in served:
+        raise ArgumentError(f"{name}={value!r}: expected one of {', '.join(map(repr, served))}")

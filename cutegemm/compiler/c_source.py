@@ -34,6 +34,8 @@ _SIZE_MAX = 2**31 - 2**16
 #: Families that describe A and B to TMA, which knows no empty tensor.
 _NEEDS_K = ("sm90_wgmma",)
 
+#: Arguments that a function fills in itself.
+_OWN = ("sm_count", "ptr.workspace")
 _SIZES = {"m": "m", "n": "n", "k": "k", "l0": "batch", "l1": "outer"}
 _C_TYPES = {"size": "int64_t", "stride": "int64_t", "float": "float"}
 _KEYWORDS = """
@@ -82,7 +84,7 @@ class Function:
         listed = []
         for argument in abi.arguments(self.signature):
             address = "void *" if argument.name in written else "const void *"
-            if argument.name != "sm_count":
+            if argument.name not in _OWN:
                 c_type = _C_TYPES.get(argument.kind, address)
                 listed.append(Parameter(_c_name(argument.name, names), c_type, argument.name))
         return (*listed, Parameter("stream", "void *", "stream"))
@@ -178,6 +180,8 @@ def _names(signature: Signature) -> dict[str, str]:
 
 
 def _c_name(argument: str, names: dict[str, str]) -> str:
+    if argument == "ptr.workspace":
+        return "cutegemm_workspace"
     kind, *rest = argument.split(".")
     if kind == "ptr":
         return names[rest[0]]
@@ -247,6 +251,7 @@ def _body(function: Function, places: Sequence[int]) -> Iterator[str]:
                 yield f"    if ({mode} == 1) {p.name} = 0;"
     sizes = ", ".join(f"cutegemm_{name} = (int32_t){name}" for name in _SIZES.values())
     yield f"    int32_t {sizes}, cutegemm_sm_count;"
+    yield "    const void *cutegemm_workspace = NULL;"
     yield "    struct cutegemm_kernel *cutegemm_found;"
     yield f"    static const int cutegemm_own[] = {{{', '.join(map(str, places))}}};"
     found = f"cutegemm_own, {len(places)}, &cutegemm_found, &cutegemm_sm_count"

@@ -29,11 +29,12 @@ _SPILLS = ("LDL", "STL")
 
 @dataclass(frozen=True, slots=True)
 class Sass:
-    """The machine code of one kernel.
+    """The machine code of a cubin's kernels.
 
-    `opcodes` counts instructions by operation, modifiers dropped ("LDGSTS", "HMMA"). `registers` is per thread;
-    `local_bytes` is what a thread keeps in local memory, spilled registers among it; `static_shared_bytes` is the
-    shared memory that the code reserves, beside which comes what a launch asks for.
+    `opcodes` counts the instructions of all by operation, modifiers dropped ("LDGSTS", "HMMA"); of the other figures
+    each is the largest. `registers` is per thread; `local_bytes` is what a thread keeps in local memory, spilled
+    registers among it; `static_shared_bytes` is the shared memory that the code reserves, beside which comes what a
+    launch asks for.
     """
 
     opcodes: Mapping[str, int]
@@ -48,7 +49,7 @@ class Sass:
 
 
 def read(cubin: bytes) -> Sass:
-    """Disassemble the one kernel in `cubin` (`Artifact.cubin`).
+    """Disassemble the kernels in `cubin` (`Artifact.cubin`): one, and those around it if K is split or operands copied.
 
     Raises `CuteGemmError` naming the package to install where a tool is missing, and with the tool's own words where
     it can't read `cubin`.
@@ -68,10 +69,10 @@ def read(cubin: bytes) -> Sass:
         )
     usage = _USAGE.findall(done.stdout)
     opcodes = Counter(_INSTRUCTION.findall(done.stdout))
-    if done.returncode or len(usage) != 1 or not opcodes:
+    if done.returncode or not usage or not opcodes:
         said = (done.stderr or done.stdout).strip()[:500]
-        raise CuteGemmError(f"{tools['cuobjdump']} can't read this cubin of one kernel: {said or 'it said nothing'}")
-    registers, stack, shared, local = map(int, usage[0])
+        raise CuteGemmError(f"{tools['cuobjdump']} can't read this cubin: {said or 'it said nothing'}")
+    registers, stack, shared, local = (max(map(int, column)) for column in zip(*usage, strict=True))
     return Sass(dict(opcodes), registers, stack + local, shared)
 
 

@@ -10,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 from cutegemm.compiler import bundle, c_abi, jit, loader
 from cutegemm.compiler.bundle import BuiltKernel
@@ -129,9 +130,11 @@ def problems(choices: Choices) -> dict[Spec, tuple[str, ...]]:
 
 
 def _plan(pair: tuple[Wanted, DeviceSpec]) -> Spec:
-    (problem, kernel, label, _), device = pair
+    (problem, kernel, label, name), device = pair
+    # A function of a C library has no workspace to split K in, or to copy to.
+    limits: dict[str, Any] = {} if name is None else {"split_k": 1, "padding": "predicate"}
     try:
-        plan = plan_problem(problem.computed, device, kernel=kernel)
+        plan = plan_problem(problem.computed, device, kernel=kernel, **limits)
     except CuteGemmError as error:
         raise type(error)(f"m {problem.m} {label} on {device.name}: {error}") from None
     return Spec(plan.family, plan.config, plan.problem.signature, device.arch)

@@ -5,8 +5,9 @@ tensor's metadata could tell was checked before the launch. Both sides read this
 placeholders of it, the launcher fills it in, and the kernel takes it apart by name.
 
 Names: `ptr.X` is an address; `stride.X.d` a stride in elements of X along d; X is `a`, `b`, `c`, `outI` or `opI`
-(the I-th output or epilogue operand). `l0` and `l1` are the sizes of the two batch modes, l0 the faster; `sm_count`
-is the GPU's, by which persistent kernels size their grid.
+(the I-th output or epilogue operand). `ptr.workspace` is 0 for kernels that need none (see `workspace`). `l0` and `l1`
+are the sizes of the two batch modes, l0 the faster; `sm_count` is the GPU's, by which persistent kernels size their
+grid.
 """
 
 from __future__ import annotations
@@ -97,6 +98,7 @@ def arguments(signature: Signature) -> tuple[Argument, ...]:
     values = list(scalars(signature))
     addresses = [Argument(f"ptr.{t.name}", "address") for t in listed]
     addresses += [Argument(f"ptr.{name}", "address") for name, dtype in values if dtype is not None]
+    addresses.append(Argument("ptr.workspace", "address"))
     sizes = [Argument(name, "size") for name in SIZES]
     strides = [Argument(f"stride.{t.name}.{dim}", "stride") for t in listed for dim in t.strides]
     floats = [Argument(name, "float") for name, dtype in values if dtype is None]

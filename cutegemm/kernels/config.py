@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from cutegemm.problem import Access
 
@@ -12,7 +12,10 @@ OPERAND_BYTES = 2  # fp16 and bf16, the operands that these tiles hold
 CHUNK_BYTES = 16  # what a thread copies to one place in shared memory, and what the swizzle moves as one
 PLACE_BYTES = 16  # a block's place in D: tile row and column, and two batch indices
 DEFAULT_RASTER = 8
-_USUAL = (("raster", str(DEFAULT_RASTER)), ("swap_ab", "no"), ("walk", "m"))
+_USUAL = (("raster", str(DEFAULT_RASTER)), ("swap_ab", "no"), ("walk", "m"), ("split", "1"), ("pad", "no"))
+
+#: Operands that a kernel multiplies copies of, their rows aligned to 16 bytes.
+Pad = Literal["no", "a", "b", "ab"]
 
 
 class KernelConfig(Protocol):
@@ -76,7 +79,8 @@ class Config:
 
     A block owns `tile_m` x `tile_n` of D and walks K in steps of `tile_k`, `stages` of them in shared memory
     at once; its `warps_m` x `warps_n` warps each own an equal part of the tile. Blocks walk D in groups of
-    `raster` tile rows, column by column, so that those in flight together share operands in L2.
+    `raster` tile rows, column by column, so that those in flight together share operands in L2. `split` blocks share a
+    tile, each with a part of K, and `pad` names operands that are copied first (see `workspace`).
     """
 
     tile_m: int
@@ -86,6 +90,8 @@ class Config:
     warps_m: int
     warps_n: int
     raster: int = DEFAULT_RASTER
+    split: int = 1
+    pad: Pad = "no"
 
     @property
     def threads(self) -> int:
@@ -133,6 +139,8 @@ class Config:
             "stages": str(self.stages),
             "warps": f"{self.warps_m}x{self.warps_n}",
             "raster": str(self.raster),
+            "split": str(self.split),
+            "pad": self.pad,
         }
 
     def __str__(self) -> str:

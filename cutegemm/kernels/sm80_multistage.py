@@ -16,6 +16,10 @@ The barrier before the last k-block does two jobs: it publishes k-tile s+1 to al
 read k-tile s, whose stage the next fetch overwrites. The k-tile that may end past K is fetched first, while the
 pipeline fills, so that the loop itself carries no predicate along K; sums in fp32 do not mind the order.
 
+Split K (`split`) and copied operands (`pad`): `workspace` says what lies where, `surroundings` launches what goes
+before and after. A CTA of a part of K starts in the middle of it and leaves its fp32 sums as the output of a further
+batch entry.
+
 CTAs are launched as one linear grid (a batch or a tall M may pass the 65,535 limit of the other grid dimensions) and
 walk the tiles in groups of `raster` tile rows, down the columns, so that CTAs resident together share operands in L2.
 """
@@ -30,7 +34,7 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 from cutlass.memory import SmemAllocator
 
-from cutegemm.kernels import abi
+from cutegemm.kernels import abi, surroundings, workspace
 from cutegemm.kernels.config import OPERAND_BYTES, PLACE_BYTES, Config, vector_elements
 from cutegemm.kernels.cute_types import NUMERIC
 from cutegemm.kernels.scheduler import tile_at
@@ -58,23 +62,30 @@ class MultistageGemm:
     def __call__(self, *arguments: Any) -> None:
         names = [argument.name for argument in abi.arguments(self.signature)]
         stream = arguments[len(names)]
-        v = dict(zip(names, arguments, strict=False))
+        given = dict(zip(names, arguments, strict=False))
+        v = surroundings.before(self.signature, self.config, given, stream)
         tiles = cute.ceil_div(v["m"], self.config.tile_m) * cute.ceil_div(v["n"], self.config.tile_n)
-        self.kernel(arguments[: len(names)]).launch(
-            grid=(tiles * v["l0"] * v["l1"], 1, 1), block=(self.config.threads, 1, 1), stream=stream
+        self.kernel(tuple(v.values())).launch(
+            grid=(tiles * v["l0"] * v["l1"] * self.config.split, 1, 1), block=(self.config.threads, 1, 1), stream=stream
         )
+        surroundings.after(self.signature, self.config, given, v, stream)
+
+    @property
+    def _inner(self) -> Signature:
+        """The signature of the product: of copies of operands, of parts of K."""
+        return workspace.inner(self.signature, self.config.pad, self.config.split)
 
     @cute.kernel
     def kernel(self, arguments: tuple[Any, ...]) -> None:
-        v = {a.name: x for a, x in zip(abi.arguments(self.signature), arguments, strict=True)}
+        v = {a.name: x for a, x in zip(abi.arguments(self._inner), arguments, strict=True)}
         cfg = self.config
         tid, _, _ = cute.arch.thread_idx()
         warp = cute.arch.make_warp_uniform(tid // 32)
         lane = tid % 32
-        tile_row, tile_column, l0, l1 = self._tile(v)
+        tile_row, tile_column, l0, l1, part = self._tile(v)
 
-        shared_a = self._shared(self.signature.a, cfg.tile_m)
-        shared_b = self._shared(self.signature.b, cfg.tile_n)
+        shared_a = self._shared(self._inner.a, cfg.tile_m)
+        shared_b = self._shared(self._inner.b, cfg.tile_n)
         warp_m, warp_n = cfg.warp_m, cfg.warp_n
         smem = SmemAllocator().allocate(cfg.smem_bytes, byte_alignment=1024)
         # The main loop has no registers left for these until the epilogue.
@@ -82,13 +93,14 @@ class MultistageGemm:
             cute.recast_ptr(smem + cfg.smem_bytes - PLACE_BYTES, dtype=Int32), cute.make_layout(PLACE_BYTES // 4)
         )
         if tid == 0:
-            place[0], place[1], place[2], place[3] = tile_row, tile_column, l0, l1
-        dtype = NUMERIC[self.signature.a.dtype]
+            place[0], place[1], place[2], place[3] = tile_row, tile_column, l0, l1 + part * v["l1"]
+        dtype = NUMERIC[self._inner.a.dtype]
         smem_a = cute.recast_ptr(smem, dtype=dtype)
         smem_b = cute.recast_ptr(smem + cfg.stages * shared_a.stage_bytes, dtype=dtype)
 
-        chunks_a = self._prepare("a", shared_a, tid, v, v["m"], tile_row * cfg.tile_m, l0, l1, smem_a)
-        chunks_b = self._prepare("b", shared_b, tid, v, v["n"], tile_column * cfg.tile_n, l0, l1, smem_b)
+        k0, depth = self._part(v, part)
+        chunks_a = self._prepare("a", shared_a, tid, v, v["m"], tile_row * cfg.tile_m, l0, l1, k0, smem_a)
+        chunks_b = self._prepare("b", shared_b, tid, v, v["n"], tile_column * cfg.tile_n, l0, l1, k0, smem_b)
         step_a = Int64(cfg.tile_k * OPERAND_BYTES) * v.get("stride.a.k", 1)
         step_b = Int64(cfg.tile_k * OPERAND_BYTES) * v.get("stride.b.k", 1)
 
@@ -96,27 +108,40 @@ class MultistageGemm:
         accumulators = self._mainloop(
             self._warp_view(shared_a, smem_a, warp_m, warp_row),
             self._warp_view(shared_b, smem_b, warp_n, warp_column),
-            lane, v["k"], chunks_a, chunks_b, step_a, step_b,
+            lane, depth, chunks_a, chunks_b, step_a, step_b,
         )  # fmt: skip
 
         tile_row, tile_column, l0, l1 = place[0], place[1], place[2], place[3]
-        WarpEpilogue(self.signature, v, warp_m, warp_n).run(
+        WarpEpilogue(self._inner, v, warp_m, warp_n).run(
             accumulators, lane,
             tile_row * cfg.tile_m + warp_row * warp_m, l0, l1, tile_column * cfg.tile_n + warp_column * warp_n,
         )  # fmt: skip
 
-    def _tile(self, v: dict[str, Any]) -> tuple[Any, Any, Any, Any]:
-        """(tile row, tile column, l0, l1) of this CTA."""
+    def _tile(self, v: dict[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
+        """(tile row, tile column, l0, l1, part of K) of this CTA."""
         rows, columns = cute.ceil_div(v["m"], self.config.tile_m), cute.ceil_div(v["n"], self.config.tile_n)
         block, _, _ = cute.arch.block_idx()
         batch, row, column = tile_at(block, rows, columns, self.config.raster)
-        return row, column, batch % v["l0"], batch // v["l0"]
+        if self.config.split == 1:
+            return row, column, batch % v["l0"], batch // v["l0"], 0
+        outer = batch // v["l0"]
+        return row, column, batch % v["l0"], outer % v["l1"], outer // v["l1"]
+
+    def _part(self, v: dict[str, Any], part: Any) -> tuple[Any, Any]:
+        """Where a part of K begins, and how long it is: whole k-tiles, the last parts shorter or empty."""
+        if self.config.split == 1:
+            return 0, v["k"]
+        depth = cute.ceil_div(cute.ceil_div(v["k"], self.config.tile_k), self.config.split) * self.config.tile_k
+        first = cutlass.min(part * depth, v["k"])
+        return first, cutlass.min(depth, v["k"] - first)
 
     def _prepare(self, name: str, shared: SharedTile, tid: Any, v: dict[str, Any], extent: Any, origin: Any, l0: Any,
-                 l1: Any, smem: Any) -> Any:  # fmt: skip
-        access = self.signature.a if name == "a" else self.signature.b
+                 l1: Any, k0: Any, smem: Any) -> Any:  # fmt: skip
+        access = self._inner.a if name == "a" else self._inner.b
         mn = "m" if name == "a" else "n"
         batch = Int64(l0) * v[f"stride.{name}.l0"] + Int64(l1) * v[f"stride.{name}.l1"]
+        if self.config.split > 1:
+            batch += Int64(k0) * v.get(f"stride.{name}.k", 1)
         strides = {"mn": v.get(f"stride.{name}.{mn}", 1), "k": v.get(f"stride.{name}.k", 1)}
         loader = TileLoader(shared, self.config.threads, vector_elements(access))
         base = v[f"ptr.{name}"] + batch * OPERAND_BYTES
@@ -188,7 +213,7 @@ class MultistageGemm:
     def _ldmatrix(
         self, make_tiled_copy: Any, name: str, mma: Any, lane: Any, smem: Any, fragment: Any
     ) -> tuple[Any, Any, Any]:
-        access = self.signature.a if name == "a" else self.signature.b
+        access = self._inner.a if name == "a" else self._inner.b
         transpose = access.major not in ("k", "strided")
         atom = cute.make_copy_atom(cute.nvgpu.warp.LdMatrix8x8x16bOp(transpose, 4), smem.element_type)
         copy = make_tiled_copy(atom, mma)

@@ -37,6 +37,10 @@ Programmatic dependent launch: a CTA may start while the kernel before it in the
 `griddepcontrol.wait` it sets up barriers and touches no tensor. (bf16 1024 x 1024 x 1024 in a CUDA graph on an H200,
 2026-11: 5.9 us, without it 7.1.)
 
+Split K (`split`) and copied operands (`pad`): `workspace` says what lies where, `surroundings` launches what goes
+before and after. A part of K is another tile of the same place, whose fp32 sums go to the workspace as the output of a
+further batch entry; the sum over the parts, and the epilogue, are a kernel of their own.
+
 With `swap_ab` the CTAs work on D^T = B^T A^T: arguments and signature trade the names of A and B, m and n, and nothing
 below knows of it.
 """
@@ -52,7 +56,7 @@ from cutlass import Float32, Int32, Int64, Uint8
 from cutlass.cute.nvgpu import cpasync, warpgroup
 from cutlass.memory import SmemAllocator
 
-from cutegemm.kernels import abi, tma, wgmma_epilogue
+from cutegemm.kernels import abi, surroundings, tma, wgmma_epilogue, workspace
 from cutegemm.kernels.config import OPERAND_BYTES
 from cutegemm.kernels.cute_types import NUMERIC
 from cutegemm.kernels.scheduler import tile_at
@@ -78,21 +82,28 @@ class WgmmaGemm:
         cfg = self.config
         names = [argument.name for argument in abi.arguments(self.signature)]
         stream = arguments[len(names)]
-        v = self._oriented(dict(zip(names, arguments, strict=False)))
+        given = dict(zip(names, arguments, strict=False))
+        inner = surroundings.before(self.signature, cfg, given, stream)
+        v = self._oriented(inner)
         operands = (*self._tma("a", v, cfg.tile_m, cfg.cluster_n), *self._tma("b", v, cfg.tile_n, cfg.cluster_m))
-        staged = wgmma_epilogue.descriptors(self._staging, v)
+        staged = wgmma_epilogue.descriptors(self._staging, {**v, "l1": v["l1"] * cfg.split})
         size = cfg.cluster_m * cfg.cluster_n
-        clusters = self._cluster_rows(v) * self._cluster_columns(v) * v["l0"] * v["l1"]
-        grid = cutlass.min(clusters, v["sm_count"] // size) * size
-        self.kernel(arguments[: len(names)], operands, staged).launch(
+        grid = cutlass.min(self._cluster_tiles(v), v["sm_count"] // size) * size
+        self.kernel(tuple(inner.values()), operands, staged).launch(
             grid=(grid, 1, 1), block=((1 + CONSUMERS) * WARPGROUP, 1, 1), cluster=(size, 1, 1),
             min_blocks_per_mp=1, stream=stream, use_pdl=True,
         )  # fmt: skip
+        surroundings.after(self.signature, cfg, given, inner, stream)
+
+    @property
+    def _inner(self) -> Signature:
+        """The signature of the product: of copies of operands, of parts of K."""
+        return workspace.inner(self.signature, self.config.pad, self.config.split)
 
     @property
     def _solved(self) -> Signature:
         """The signature of the problem that the CTAs work on."""
-        return self.signature.transposed() if self.config.swap_ab else self.signature
+        return self._inner.transposed() if self.config.swap_ab else self._inner
 
     def _oriented(self, v: dict[str, Any]) -> dict[str, Any]:
         """The arguments by the names that they have in that problem."""
@@ -107,6 +118,10 @@ class WgmmaGemm:
 
     def _cluster_columns(self, v: dict[str, Any]) -> Any:
         return cute.ceil_div(v["n"], self.config.tile_n * self.config.cluster_n)
+
+    def _cluster_tiles(self, v: dict[str, Any]) -> Any:
+        """What clusters have to do: tiles of D, each as often as K has parts."""
+        return self._cluster_rows(v) * self._cluster_columns(v) * v["l0"] * v["l1"] * self.config.split
 
     def _argument(self, name: str) -> abi.TensorArgument:
         return next(t for t in abi.tensors(self._solved) if t.name == name)
@@ -131,7 +146,7 @@ class WgmmaGemm:
     @cute.kernel
     def kernel(self, arguments: tuple[Any, ...], operands: tuple[Any, ...], staged: tuple[Any, ...]) -> None:
         atom_a, tensor_a, atom_b, tensor_b = operands
-        v = self._oriented({a.name: x for a, x in zip(abi.arguments(self.signature), arguments, strict=True)})
+        v = self._oriented({a.name: x for a, x in zip(abi.arguments(self._inner), arguments, strict=True)})
         cfg, dtype = self.config, NUMERIC[self.signature.a.dtype]
         tid, _, _ = cute.arch.thread_idx()
         warp = cute.arch.make_warp_uniform(tid // 32)
@@ -173,8 +188,9 @@ class WgmmaGemm:
         block, _, _ = cute.arch.block_idx()
         blocks, _, _ = cute.arch.grid_dim()
         first, step = block // size, blocks // size
-        total = self._cluster_rows(v) * self._cluster_columns(v) * v["l0"] * v["l1"]
-        k_tiles = cute.ceil_div(v["k"], cfg.tile_k)
+        total = self._cluster_tiles(v)
+        # Every part of K has as many k-tiles: those past K arrive as zeros.
+        k_tiles = cute.ceil_div(cute.ceil_div(v["k"], cfg.tile_k), cfg.split)
 
         if group == 0:
             cute.arch.setmaxregister_decrease(_PRODUCER_REGISTERS)
@@ -217,7 +233,8 @@ class WgmmaGemm:
                 fetched,
             )  # fmt: skip
             for i in cutlass.range(mine, unroll=1):
-                row, column, l0, l1 = self._tile(tile + i * stride, v, rank_m, rank_n)
+                row, column, l0, l1, part = self._tile(tile + i * stride, v, rank_m, rank_n)
+                l1 = l1 + part * v["l1"]
                 band = (row * cfg.tile_m + row_in_tile) // BAND + warp_in_group
                 unfinished = epilogue.begin(i, band, column, l0, l1)
                 stage = count % cfg.stages
@@ -239,8 +256,8 @@ class WgmmaGemm:
         )  # fmt: skip
         return cute.make_tiled_mma(op, cute.make_layout((1, 1, 1)))
 
-    def _tile(self, index: Any, v: dict[str, Any], rank_m: Any, rank_n: Any) -> tuple[Any, Any, Any, Any]:
-        """(tile row, tile column, l0, l1) of a cluster's `index`-th tile for the CTA at (rank_m, rank_n)."""
+    def _tile(self, index: Any, v: dict[str, Any], rank_m: Any, rank_n: Any) -> tuple[Any, Any, Any, Any, Any]:
+        """(tile row, tile column, l0, l1, part of K) of a cluster's `index`-th tile for the CTA at (rank_m, rank_n)."""
         cfg = self.config
         rows, columns = self._cluster_rows(v), self._cluster_columns(v)
         if cfg.walk == "m":
@@ -248,7 +265,10 @@ class WgmmaGemm:
         else:
             batch, left, top = tile_at(index, columns, rows, max(1, cfg.raster // cfg.cluster_n))
         row, column = top * cfg.cluster_m + rank_m, left * cfg.cluster_n + rank_n
-        return row, column, batch % v["l0"], batch // v["l0"]
+        if self.config.split == 1:
+            return row, column, batch % v["l0"], batch // v["l0"], 0
+        outer = batch // v["l0"]
+        return row, column, batch % v["l0"], outer % v["l1"], outer // v["l1"]
 
     @cute.jit
     def _produce(self, v: Any, atom_a: Any, tensor_a: Any, atom_b: Any, tensor_b: Any, smem_a: Any, smem_b: Any,
@@ -277,10 +297,12 @@ class WgmmaGemm:
         cute.arch.griddepcontrol_launch_dependents()
         stage, phase = Int32(0), Int32(1)
         for i in cutlass.range(mine, unroll=1):
-            row, column, l0, l1 = self._tile(first + i * step, v, rank_m, rank_n)
+            row, column, l0, l1, part = self._tile(first + i * step, v, rank_m, rank_n)
+            first_k = part * k_tiles
             a0, a1 = tma.batch(self._argument("a"), v, l0, l1)
             b0, b1 = tma.batch(self._argument("b"), v, l0, l1)
-            for k in cutlass.range(k_tiles, unroll=1):
+            for step_k in cutlass.range(k_tiles, unroll=1):
+                k = first_k + step_k
                 cute.arch.mbarrier_wait(empty + stage, phase)
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive_and_expect_tx(full + stage, stage_bytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from cutegemm.kernels.config import DEFAULT_RASTER, OPERAND_BYTES, spelled
+from cutegemm.kernels.config import DEFAULT_RASTER, OPERAND_BYTES, Pad, spelled
 from cutegemm.kernels.staging import SLOT_BYTES, SLOTS
 
 CONSUMERS = 2  # warpgroups that multiply
@@ -24,7 +24,8 @@ class WgmmaConfig:
     finishes its tile while the other multiplies. `cluster_m` x `cluster_n` blocks work on neighbouring tiles and read
     each operand once between them. They walk D in groups of `raster` tile rows, column by column; or, with `walk` "n",
     in groups of `raster` tile columns, row by row. With `swap_ab` all of this is said of D^T = B^T A^T: `tile_m` lies
-    along N, and a small M becomes the instruction's N.
+    along N, and a small M becomes the instruction's N. `split` units share a tile, each with a part of K, and `pad`
+    names operands that are copied first (see `workspace`).
     """
 
     tile_m: int
@@ -37,6 +38,8 @@ class WgmmaConfig:
     tile_k: int = 64
     swap_ab: bool = False
     walk: Literal["m", "n"] = "m"
+    split: int = 1
+    pad: Pad = "no"
 
     @property
     def threads(self) -> int:
@@ -79,6 +82,8 @@ class WgmmaConfig:
             "raster": str(self.raster),
             "swap_ab": "yes" if self.swap_ab else "no",
             "walk": self.walk,
+            "split": str(self.split),
+            "pad": self.pad,
         }
 
     def __str__(self) -> str:

@@ -21,7 +21,9 @@ class Family(Generic[C]):
     """One way of building kernels: what it can serve, in which configurations, and how long they should take.
 
     `epilogue_dtypes` are those of C, the outputs and tensor operands, `scalar_dtypes` those of 0-d device
-    tensors. `refuse` has the rules of the family's own; `legality.refusal` is the whole predicate.
+    tensors. `refuse` has the rules of the family's own; `legality.refusal` is the whole predicate. `surrounds` says
+    that its configurations can split K and copy operands first (`kernels.surroundings`), `unaligned` that they can read
+    operands that are not aligned to 16 bytes as they are.
     """
 
     name: str
@@ -33,6 +35,8 @@ class Family(Generic[C]):
     operand_dtypes: tuple[str, ...] = ("fp16", "bf16")
     epilogue_dtypes: tuple[str, ...] = ("fp16", "bf16", "fp32")
     scalar_dtypes: tuple[str, ...] = ("fp16", "bf16", "fp32", "fp64")
+    surrounds: bool = False
+    unaligned: bool = True
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -50,6 +54,8 @@ _ALL: tuple[Family[Any], ...] = (
         configs=wgmma_config.CONFIGS,
         refuse=sm90_wgmma.refuse,
         model=sm90_wgmma.PersistentModel,
+        surrounds=True,
+        unaligned=False,
     ),
     Family(
         name="sm80_multistage",
@@ -58,6 +64,7 @@ _ALL: tuple[Family[Any], ...] = (
         configs=config.CONFIGS,
         refuse=sm80_multistage.refuse,
         model=sm80_multistage.TileModel,
+        surrounds=True,
     ),
     Family(
         name="small_m",

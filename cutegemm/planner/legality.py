@@ -5,12 +5,14 @@ builder.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from cutegemm.device import DeviceSpec
 from cutegemm.errors import CuteGemmError, DTypeError, ShapeError, UnsupportedArchitectureError
+from cutegemm.kernels import workspace
+from cutegemm.kernels.config import Pad
 from cutegemm.problem import Problem
 
 if TYPE_CHECKING:
@@ -33,9 +35,49 @@ class Refusal:
         return self.reason
 
 
-def refusal(problem: Problem, family: Family[Any], config: Any, device: DeviceSpec) -> Refusal | None:
-    """Why `config` of `family` cannot serve `problem` on `device`, or None where it can."""
-    return _family_refusal(problem, family, device) or _size_refusal(problem) or family.refuse(problem, config, device)
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a call asks of split and copies: None leaves either to the planner. `pad` is "copy" where operands that are
+    not aligned have to be copied, whichever they are."""
+
+    split: int | None = None
+    pad: Pad | Literal["copy"] | None = None
+
+
+ANYTHING = Wish()
+
+
+def refusal(
+    problem: Problem, family: Family[Any], config: Any, device: DeviceSpec, asked: Wish = ANYTHING
+) -> Refusal | None:
+    """Why `config` of `family` cannot serve `problem` on `device`, or not as `asked`; None where it can."""
+    return (
+        _family_refusal(problem, family, device)
+        or _size_refusal(problem)
+        or _surroundings_refusal(problem, family, config, asked)
+        or family.refuse(product(problem, family, config), config, device)
+    )
+
+
+def product(problem: Problem, family: Family[Any], config: Any) -> Problem:
+    """What the kernel in the middle multiplies: parts of K as further batch entries, and copies of operands."""
+    if not family.surrounds:
+        return problem
+    depth = ceil(ceil(problem.k / config.tile_k) / config.split) * config.tile_k
+    return replace(
+        problem,
+        k=min(problem.k, depth),
+        batch=problem.batch * config.split,
+        signature=workspace.inner(problem.signature, config.pad, config.split),
+    )
+
+
+def needed_copies(problem: Problem) -> Pad:
+    """The operands that an aligned copy would help."""
+    if problem.k == 0:
+        return "no"
+    names = "".join(name for name in "ab" if not workspace.aligned(getattr(problem.signature, name)))
+    return names or "no"  # type: ignore[return-value]
 
 
 def extent_refusal(problem: Problem, rows: int, columns: int, depth: int) -> Refusal | None:
@@ -99,3 +141,25 @@ def _epilogue_dtypes(problem: Problem, family: Family[Any]) -> Iterator[tuple[st
         if access.major != "float":
             accepted = family.scalar_dtypes if operand.kind == "scalar" else family.epilogue_dtypes
             yield f"operand {operand.name!r}", access.dtype, accepted
+
+
+def _surroundings_refusal(problem: Problem, family: Family[Any], config: Any, asked: Wish) -> Refusal | None:
+    """Why `config` does not do what is `asked`, or why its own split or copies make no sense for `problem`."""
+    if not family.surrounds:
+        split = getattr(config, "split", 1)
+        if asked.split is not None and split != asked.split:
+            return Refusal("split", f"split_k={asked.split}: {family.name}:{config} has {split}")
+        if asked.pad == "copy" and needed_copies(problem) != "no":
+            return Refusal("padding", f"padding='copy': {family.name} copies no operands")
+        return None
+    for name in workspace.operands(config.pad):
+        if workspace.aligned(getattr(problem.signature, name)):
+            return Refusal("padding", f"pad={config.pad}: {name} is aligned to 16 bytes as it is")
+    k_tiles = max(1, ceil(problem.k / config.tile_k))
+    if not 1 <= config.split <= k_tiles:
+        return Refusal("split", f"split={config.split}: K has {k_tiles} steps of {config.tile_k}", ShapeError)
+    lines = problem.m * problem.batch * ceil(problem.n / workspace.PITCH) * workspace.lanes_of(config.split)
+    if config.split > 1 and lines > INT32_MAX:
+        sizes = f"m={problem.m}, n={problem.n}, batch={problem.batch}"
+        return Refusal("split", f"{sizes}: too many sums to count in 32 bits", ShapeError)
+    return extent_refusal(problem, 1, 1, config.tile_k * config.split)

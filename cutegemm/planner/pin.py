@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from cutegemm.errors import ArgumentError, NotAvailableError
+from cutegemm.kernels.config import Pad
 from cutegemm.planner.families import FAMILIES, UPCOMING, Family
+from cutegemm.planner.legality import Wish
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +18,7 @@ class Pin:
     text: str
     family: Family[Any]
     configs: tuple[Any, ...]
+    asked: Wish
 
 
 def parse_pin(text: str) -> Pin:
@@ -23,7 +26,8 @@ def parse_pin(text: str) -> Pin:
 
     Keys are `tile` (MxNxK) and `stages`; `warps` (MxN) of `sm80_multistage`, `raster` of it and of `sm90_wgmma`, which
     has `cluster` (MxN), `schedule` (`cooperative` or `pingpong`), `swap_ab` (`yes` or `no`) and `walk` (`m` or `n`)
-    too; `warps` (NxK) and `split` of `small_m`. Any may be left out.
+    too; `split` (parts of K) and `pad` (operands to copy first: `no`, `a`, `b` or `ab`) of both; `warps` (NxK) and
+    `split` of `small_m`. Any may be left out.
     Raises `NotAvailableError` for a family that this version does not have yet, and `ArgumentError` for an
     unknown family, an unknown, repeated or malformed key, or values that no registered configuration has.
     """
@@ -37,13 +41,34 @@ def parse_pin(text: str) -> Pin:
     if family is None:
         raise ArgumentError(f"kernel={text!r}: unknown family {name!r}; available: {', '.join(FAMILIES)}")
     wanted = _options(text, options, family) if ":" in text else {}
+    asked: dict[str, Any] = _surroundings(text, wanted) if family.surrounds else {}
+    options = ",".join(f"{key}={value}" for key, value in wanted.items())
     configs = tuple(c for c in family.configs if wanted.items() <= c.options().items())
     # A configuration's own text leaves out usual values, and is not to mean its neighbours of another.
-    configs = tuple(c for c in configs if str(c) == options) or configs
+    exact = tuple(c for c in configs if str(c) == options)
+    if exact and family.surrounds:
+        asked = {"split": 1, "pad": "no"} | asked
+    configs = exact or configs
     if not configs:
         registered = "; ".join(map(str, family.configs))
         raise ArgumentError(f"kernel={text!r}: no configuration of {name} has these values; it has {registered}")
-    return Pin(text, family, configs)
+    return Pin(text, family, configs, Wish(**asked))
+
+
+def _surroundings(text: str, wanted: dict[str, str]) -> dict[str, Any]:
+    """Takes what `wanted` says of split and copies out of it: no registered configuration has them."""
+    asked: dict[str, Any] = {}
+    if "split" in wanted:
+        count = wanted.pop("split")
+        if not (count.isascii() and count.isdigit() and int(count) > 0):
+            raise ArgumentError(f"kernel={text!r}: split={count}: expected a positive number of parts")
+        asked["split"] = int(count)
+    if "pad" in wanted:
+        asked["pad"] = wanted.pop("pad")
+        if asked["pad"] not in get_args(Pad):
+            expected = ", ".join(get_args(Pad))
+            raise ArgumentError(f"kernel={text!r}: pad={asked['pad']}: expected one of {expected}")
+    return asked
 
 
 def _options(text: str, options: str, family: Family[Any]) -> dict[str, str]:

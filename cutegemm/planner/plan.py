@@ -5,19 +5,20 @@ not taken.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from cutegemm import device as devices
+from cutegemm import options
 from cutegemm.device import DeviceSpec
 from cutegemm.dtypes import lookup
 from cutegemm.errors import ArgumentError, CuteGemmError, DeviceError, ShapeError, UnsupportedArchitectureError
 from cutegemm.fusion.graph import IDENTITY, Graph
 from cutegemm.kernels.config import KernelConfig
-from cutegemm.planner import report, tables
+from cutegemm.planner import report, surroundings, tables
 from cutegemm.planner.families import FAMILIES, UPCOMING, Family
-from cutegemm.planner.legality import Refusal, refusal
-from cutegemm.planner.model import Estimate
-from cutegemm.planner.pin import parse_pin
+from cutegemm.planner.legality import Refusal, Wish, product, refusal
+from cutegemm.planner.model import Estimate, Model
+from cutegemm.planner.pin import Pin, parse_pin
 from cutegemm.problem import Access, Problem, Role, Signature, access
 
 #: The GPU that `plan` describes where none is named and none is present.
@@ -94,6 +95,8 @@ def plan(
     epilogue: object = None,
     align: int = 16,
     kernel: str | None = None,
+    split_k: int | Literal["auto"] = "auto",
+    padding: Literal["auto", "predicate", "copy"] = "auto",
 ) -> Plan:
     """Plan D (batch, m, n) = epilogue(A (batch, m, k) @ B (batch, k, n)) for contiguous tensors. Needs no
     GPU.
@@ -103,7 +106,8 @@ def plan(
     a contiguous one (`"t"`): `"nt"` is `x @ weight.t()`. `align` is what the pointers are aligned to, in
     bytes; a row pitch that is less aligned lowers it. `epilogue` is one of `cutegemm.epilogues`, bound or
     not. `arch` names an architecture (`"sm_90a"`, `"sm_90"`) or a GPU (`"H200"`). Without it the current GPU
-    is meant, and an H200 on a machine with no GPU or driver: `Plan.assumed` and `explain()` then say so.
+    is meant, and an H200 on a machine with no GPU or driver: `Plan.assumed` and `explain()` then say so. `split_k` and
+    `padding` are as in `gemm`.
 
     Raises `ShapeError`, `DTypeError` or `ArgumentError` for an argument out of range,
     `UnsupportedArchitectureError` where no family serves the GPU, and `NotAvailableError` for a family to
@@ -121,15 +125,23 @@ def plan(
         align=align,
     )
     device, assumed = _resolve(arch)
-    made = plan_problem(problem.computed, device, kernel=kernel, assumed=assumed)
+    options.check(split_k=split_k, padding=padding)
+    made = plan_problem(problem.computed, device, kernel=kernel, split_k=split_k, padding=padding, assumed=assumed)
     return replace(made, transposed=problem.better_transposed)
 
 
 def plan_problem(
-    problem: Problem, device: DeviceSpec, *, kernel: str | None = None, assumed: str | None = None
+    problem: Problem,
+    device: DeviceSpec,
+    *,
+    kernel: str | None = None,
+    split_k: int | Literal["auto"] = "auto",
+    padding: Literal["auto", "predicate", "copy"] = "auto",
+    assumed: str | None = None,
 ) -> Plan:
-    """The best legal kernel for `problem` on `device`, out of all families or those that `kernel` pins: the fastest of
-    those that were measured on it (`tables`), or else the fastest by the model.
+    """The best legal kernel for `problem` on `device`, out of all families or those that `kernel` pins, with the splits
+    and copies that `split_k` and `padding` allow: the fastest of those that were measured on it (`tables`), or else the
+    fastest by the model.
 
     Raises the error of the rule that nothing got past: `UnsupportedArchitectureError`, `DTypeError` or
     `ShapeError`, with the reason; and what `parse_pin` raises for `kernel`.
@@ -138,17 +150,24 @@ def plan_problem(
     choices: list[tuple[Family[Any], tuple[Any, ...]]] = (
         [(family, family.configs) for family in FAMILIES.values()] if pin is None else [(pin.family, pin.configs)]
     )
+    asked = _asked(split_k, padding, pin)
     legal: list[tuple[float, Candidate]] = []
     refused: list[Candidate] = []
     for family, configs in choices:
-        model = family.model(problem, device)
-        for config in configs:
-            reason = refusal(problem, family, config, device)
+        models: dict[Problem, Model[Any]] = {}
+        tried = (x for config in configs for x in surroundings.variants(problem, family, config, device, asked))
+        for config in tried:
+            reason = refusal(problem, family, config, device, asked)
             if reason is not None:
                 refused.append(Candidate(family.name, config, None, reason))
-            else:
-                estimate = model.estimate(config)
-                legal.append((estimate.us, Candidate(family.name, config, estimate, None)))
+                continue
+            inner = product(problem, family, config)
+            if inner not in models:
+                models[inner] = family.model(inner, device)
+            estimate = models[inner].estimate(config)
+            if family.surrounds:
+                estimate = surroundings.surrounded(problem, config, device, estimate)
+            legal.append((estimate.us, Candidate(family.name, config, estimate, None)))
     if not legal:
         raise _nothing_serves(refused, device, kernel)
     legal.sort(key=lambda pair: pair[0])  # stable: the family's order decides between equals
@@ -161,6 +180,20 @@ def plan_problem(
     us, best = legal[0]
     candidates = (*(candidate for _, candidate in legal), *refused)
     return Plan(problem, device, best.family, best.config, us, candidates, len(known), kernel, assumed)
+
+
+def _asked(split_k: int | str, padding: str, pin: Pin | None) -> Wish:
+    """What the keywords and the pin ask together. Raises `ArgumentError` where they contradict each other."""
+    asked = surroundings.wish(split_k, padding)
+    if pin is None:
+        return asked
+    pinned = pin.asked
+    if None not in (asked.split, pinned.split) and asked.split != pinned.split:
+        raise ArgumentError(f"split_k={split_k!r} and kernel={pin.text!r}, which has split={pinned.split}")
+    copies = {"copy": "pad=no", "no": f"pad={pinned.pad}"}
+    if (asked.pad, pinned.pad) == ("copy", "no") or (asked.pad == "no" and pinned.pad not in (None, "no")):
+        raise ArgumentError(f"padding={padding!r} and kernel={pin.text!r}, which has {copies[asked.pad or 'no']}")
+    return Wish(pinned.split or asked.split, pinned.pad or asked.pad)
 
 
 def _nothing_serves(refused: list[Candidate], device: DeviceSpec, kernel: str | None) -> CuteGemmError:

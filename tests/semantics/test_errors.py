@@ -138,9 +138,7 @@ ARGUMENTS = [
     (lambda: {"jit": False}, "jit=False"),
 ]
 NOT_AVAILABLE = [
-    (lambda: {"split_k": 2}, "split_k=2 is not available yet: 'auto' and 1 are served"),
     (lambda: {"split_k": "stream"}, "split_k='stream' is not available yet"),
-    (lambda: {"padding": "copy"}, "padding='copy' is not available yet: 'auto' and 'predicate' are served"),
     (lambda: {"batch_invariant": True}, "batch_invariant=True is not available yet"),
     (lambda: {"precision": "tf32"}, "precision='tf32' is not available yet"),
     (lambda: {"precision": "bf16x9"}, "precision='bf16x9' is not available yet"),

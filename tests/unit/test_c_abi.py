@@ -199,7 +199,7 @@ def test_arguments_reach_the_kernel_by_name(library: Library, runtime: Path) -> 
     values = contiguous(f, batch=3, outer=2, alpha=0.75, stream=7, a_stride_m=272, out_stride_m=520)
     values |= {p: 4096 + 8 * i for i, p in enumerate(values) if p.endswith(("_batch", "_outer"))}
     first, second = run(runtime, library, request(f, values), request(f, values | {"batch": 1, "outer": 1}))
-    own = {p.argument: values[p.name] for p in f.parameters} | {"sm_count": 108}
+    own = {p.argument: values[p.name] for p in f.parameters} | {"sm_count": 108, "ptr.workspace": 0}
     assert [first["returned"], first["launches"], first["stream"]] == [0, 1, 7]
     assert first["passed"] == [own[a.name] for a in abi.arguments(f.signature)]
     config = f.specs[0].config

@@ -1,0 +1,93 @@
+"""The sums of parts of K added up, in an order that never changes, and finished as every kernel finishes its own.
+
+`lanes` neighbouring lanes share 8 columns of one row of D: each adds up every so many-th part, then they add up theirs
+in pairs, at distances 1, 2, 4. A sum's order depends on how K was split and on nothing else: the same inputs give the
+same bits. The parts come out of L2, where the kernel before left them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64
+
+from cutegemm.kernels import abi
+from cutegemm.kernels.epilogue import Place
+from cutegemm.kernels.target import since_hopper
+from cutegemm.kernels.warp_epilogue import WIDTH, WarpEpilogue
+from cutegemm.kernels.workspace import lanes_of
+
+if TYPE_CHECKING:
+    from cutegemm.problem import Signature
+
+THREADS = 128
+_FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class SumParts:
+    """The sum of `split` parts of a problem of `signature`, epilogue and all."""
+
+    signature: Signature
+    split: int
+
+    @cute.jit
+    def launch(self, v: Any, parts: Int64, pitch: Int64, stream: Any) -> None:
+        """`v` holds the arguments of `signature` by name; `parts` is the address of the first sum, in rows `pitch`
+        apart, the places of the batch behind each other and so are the parts."""
+        arguments = tuple(v[a.name] for a in abi.arguments(self.signature))
+        items = v["m"] * cute.ceil_div(v["n"], WIDTH) * v["l0"] * v["l1"]
+        blocks = cute.ceil_div(items, THREADS // lanes_of(self.split))
+        self.kernel(arguments, parts, pitch).launch(
+            grid=(blocks, 1, 1), block=(THREADS, 1, 1), stream=stream, use_pdl=since_hopper()
+        )
+
+    @cute.kernel
+    def kernel(self, arguments: tuple[Any, ...], parts: Int64, pitch: Int64) -> None:
+        v = {a.name: x for a, x in zip(abi.arguments(self.signature), arguments, strict=True)}
+        lanes = lanes_of(self.split)
+        tid, _, _ = cute.arch.thread_idx()
+        block, _, _ = cute.arch.block_idx()
+        epilogue = WarpEpilogue(self.signature, v, WIDTH, WIDTH)
+        per_row = cute.ceil_div(v["n"], WIDTH)
+        items = v["m"] * per_row * v["l0"] * v["l1"]
+        # Lanes past the end add up the last item again: all of a warp take part in what follows.
+        mine = block * (THREADS // lanes) + tid // lanes
+        item = cutlass.min(mine, items - 1)
+        line, column = item // per_row, item % per_row * WIDTH
+        row, batch = line % v["m"], line // v["m"]
+        if cutlass.const_expr(since_hopper()):
+            cute.arch.griddepcontrol_wait()
+            cute.arch.griddepcontrol_launch_dependents()
+        part_bytes = Int64(v["m"]) * v["l0"] * v["l1"] * pitch * _FLOAT_BYTES
+        start = parts + (Int64(line) * pitch + column) * _FLOAT_BYTES
+        total = self._own(start, part_bytes, tid % lanes, lanes)
+        for distance in (1, 2, 4):
+            if cutlass.const_expr(distance < lanes):
+                for j in range(WIDTH):
+                    total[j] = total[j] + cute.arch.shuffle_sync_bfly(total[j], offset=distance)
+        scalars = epilogue.scalars()
+        if mine < items and tid % lanes == 0:
+            place = Place(batch % v["l0"], batch // v["l0"], column)
+            rows = {name: epilogue.load_row(x, place, WIDTH) for name, x in epilogue.operands("row").items()}
+            epilogue.finish(total.load(), row, place, scalars, rows)
+
+    @cute.jit
+    def _own(self, start: Int64, part_bytes: Int64, lane: Int32, lanes: cutlass.Constexpr) -> Any:
+        """The sum of the parts `lane`, `lane` + `lanes`, …, in this order."""
+        total = cute.make_rmem_tensor((WIDTH,), Float32)
+        total.fill(0.0)
+        for turn in cutlass.range_constexpr((self.split + lanes - 1) // lanes):
+            part = turn * lanes + lane
+            values = cute.make_rmem_tensor((WIDTH,), Float32)
+            values.fill(0.0)
+            if part < self.split:
+                pointer = cute.make_ptr(
+                    Float32, start + part * part_bytes, cute.AddressSpace.gmem, assumed_align=4 * _FLOAT_BYTES
+                )
+                cute.autovec_copy(cute.make_tensor(pointer, cute.make_layout(WIDTH)), values)
+            total.store(total.load() + values.load())
+        return total

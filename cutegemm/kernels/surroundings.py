@@ -1,0 +1,61 @@
+"""What a family's host function launches around its product: copies of operands before it, the sum of parts behind it.
+
+Both are kernels of their own on the same stream, overlapping by programmatic dependent launch where the GPU has it:
+each waits for the one before to end before it touches memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import cutlass
+from cutlass import Int32, Int64
+
+from cutegemm.kernels import abi, workspace
+from cutegemm.kernels.padding import PadRows
+from cutegemm.kernels.reduction import SumParts
+
+if TYPE_CHECKING:
+    from cutegemm.problem import Signature
+
+
+def before(signature: Signature, config: Any, v: dict[str, Any], stream: Any) -> dict[str, Any]:
+    """Launches the copies that `config` asks for. Returns the arguments of the inner signature by name; `parts` counts
+    the parts of K, and its outputs' l1 counts those of every part."""
+    wide = {name: Int64(x) for name, x in v.items() if name in abi.SIZES or name.startswith("stride.")}
+    regions, _ = workspace.layout(signature, config.pad, config.split, wide, _select)
+    made = dict(v)
+    for name, region in regions.items():
+        made[f"ptr.{name}"] = v["ptr.workspace"] + region.offset
+        for dim in ("m", "n", "k"):
+            made.pop(f"stride.{name}.{dim}", None)
+        made |= {f"stride.{name}.{dim}": Int64(stride) for dim, stride in region.strides.items()}
+        if name != "out0":
+            _copy(name, getattr(signature, name), region, v, made, stream)
+    if config.split > 1:
+        made["alpha"] = cutlass.Float32(1.0)
+    return {a.name: made[a.name] for a in abi.arguments(workspace.inner(signature, config.pad, config.split))}
+
+
+def after(signature: Signature, config: Any, v: dict[str, Any], inner: dict[str, Any], stream: Any) -> None:
+    """Launches the sum of the parts that the product of the `inner` arguments leaves, if K is split."""
+    if config.split > 1:
+        SumParts(signature, config.split).launch(v, inner["ptr.out0"], inner["stride.out0.m"], stream)
+
+
+def _copy(name: str, access: Any, region: workspace.Region, v: Any, made: Any, stream: Any) -> None:
+    mn = "m" if name == "a" else "n"
+    along = workspace.padded(access).major
+    across = mn if along == "k" else "k"
+    strides = [v.get(f"stride.{name}.{dim}", Int64(1)) for dim in (across, along)]
+    modes = {mode: v[f"stride.{name}.{mode}"] for mode in ("l0", "l1")}
+    counts = tuple(Int32(cutlass.select_(stride == 0, Int32(1), v[mode])) for mode, stride in modes.items())
+    PadRows(access).launch(
+        v[f"ptr.{name}"], (*strides, *modes.values()), made[f"ptr.{name}"],
+        tuple(made[f"stride.{name}.{dim}"] for dim in (across, "l0", "l1")), v[across], v[along], counts,
+        v["sm_count"], stream,
+    )  # fmt: skip
+
+
+def _select(condition: Any, x: Any, y: Any) -> Any:
+    return Int64(cutlass.select_(condition, Int64(x), Int64(y)))

@@ -1,0 +1,110 @@
+"""What a kernel keeps in global memory beside its tensors: copies of operands in aligned rows, and sums of parts of K.
+
+A configuration that pads (`pad`) multiplies copies of A, B or both; one that splits K (`split`) leaves the fp32 sums of
+every part, which a kernel behind it adds up and finishes. What multiplies in between knows neither: it is built for the
+`inner` signature, on whose tensors `layout` puts names, strides and places. The arithmetic is the same on Python's
+integers and on the DSL's; free of torch and of the DSL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from cutegemm.fusion.graph import IDENTITY
+from cutegemm.problem import MAX_ALIGN, Access
+
+if TYPE_CHECKING:
+    from cutegemm.problem import Signature
+
+PARTIAL = Access("fp32", "n", MAX_ALIGN)
+#: Regions begin at multiples of this many bytes.
+REGION_ALIGN = 256
+#: Rows are apart by multiples of this many elements, which a lane reads or writes at a time.
+PITCH = 8
+_ITEM_BYTES = {"a": 2, "b": 2, "out0": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """One tensor in the workspace: where it begins, in bytes, and its strides, in elements, by dimension.
+
+    The contiguous dimension has none. `lines` x `length` are the extents of its rows, whichever dimension they are.
+    """
+
+    offset: Any
+    strides: dict[str, Any]
+    lines: Any
+    length: Any
+
+
+def lanes_of(split: int) -> int:
+    """How many lanes share a sum of `split` parts: each has two at least, and a warp not too few columns."""
+    return max(n for n in (1, 2, 4, 8) if n == 1 or 2 * n <= split)
+
+
+def aligned(access: Access) -> bool:
+    """Whether nothing is gained by copying an operand: it is contiguous along a dimension, and aligned to 16 bytes."""
+    return access.major != "strided" and access.align >= MAX_ALIGN
+
+
+def padded(access: Access) -> Access:
+    """The access of an operand's copy: rows along the same dimension, or along K where none is contiguous."""
+    return Access(access.dtype, "k" if access.major == "strided" else access.major, MAX_ALIGN)
+
+
+@cache
+def inner(signature: Signature, pad: str, split: int) -> Signature:
+    """What is multiplied: copies in place of the operands that `pad` names, and sums of parts in place of D."""
+    a, b = (padded(x) if name in operands(pad) else x for name, x in (("a", signature.a), ("b", signature.b)))
+    signature = replace(signature, a=a, b=b)
+    if split == 1:
+        return signature
+    return replace(signature, c=None, outputs=(PARTIAL,), epilogue=IDENTITY, operands=(), alpha="float", beta="float")
+
+
+def operands(pad: str) -> tuple[str, ...]:
+    """The operands that a `pad` value names: "no", "a", "b" or "ab"."""
+    return () if pad == "no" else tuple(pad)
+
+
+def layout(
+    signature: Signature, pad: str, split: int, v: Mapping[str, Any], select: Callable[[Any, Any, Any], Any]
+) -> tuple[dict[str, Region], Any]:
+    """The regions by tensor name (of `inner`'s arguments), and how many bytes they take in all.
+
+    `v` has sizes and strides by their names in `abi`, wide enough for byte counts; `select(condition, x, y)` is x where
+    the condition holds. A batch mode along which an operand is broadcast is copied once.
+    """
+    regions: dict[str, Region] = {}
+    size: Any = 0
+    for name in operands(pad):
+        mn = "m" if name == "a" else "n"
+        along = padded(getattr(signature, name)).major
+        across = mn if along == "k" else "k"
+        broadcast = {mode: v[f"stride.{name}.{mode}"] == 0 for mode in ("l0", "l1")}
+        modes = {mode: select(once, 1, v[mode]) for mode, once in broadcast.items()}
+        regions[name], bytes_ = _region(name, size, across, v[across], v[along], modes)
+        for mode, once in broadcast.items():
+            regions[name].strides[mode] = select(once, 0, regions[name].strides[mode])
+        size = size + bytes_
+    if split > 1:
+        modes = {"l0": v["l0"], "l1": v["l1"] * split}
+        regions["out0"], bytes_ = _region("out0", size, "m", v["m"], v["n"], modes)
+        size = size + bytes_
+    return regions, size
+
+
+def _region(name: str, offset: Any, across: str, lines: Any, length: Any, modes: dict[str, Any]) -> tuple[Region, Any]:
+    """A region of `lines` rows for each place of the batch, and its bytes."""
+    item = _ITEM_BYTES[name]
+    pitch = _up(length, PITCH)
+    strides = {across: pitch, "l0": pitch * lines, "l1": pitch * lines * modes["l0"]}
+    return Region(offset, strides, lines, length), _up(pitch * lines * prod(modes.values()) * item, REGION_ALIGN)
+
+
+def _up(x: Any, unit: int) -> Any:
+    return (x + (unit - 1)) // unit * unit
