@@ -6,12 +6,10 @@
 //   KERNEL            the kernel's name
 //   Element           the type of A and B: fp32, fp16 or bf16
 //   A_ALIGN, B_ALIGN  what A's and B's addresses and rows are aligned to, in bytes: 16, 8, 4 or 2
-//   TILE_M, TILE_N    the part of D that a block computes
-//   DEPTH_BYTES       bytes of K in one step (none in levels 1 and 2), of which TILE_K is the elements
-//   THREADS, STAGES, …  what else `levels.py` says about the level
-//   EpilogueArguments   C, D, alpha, beta and the epilogue's operands
-//   Epilogue            `write<N>(row, column, valid, sums)` finishes N neighbouring sums and stores them; PAIRED says that
-//                     it takes columns in twos (a gated unit)
+//   TILE_M, TILE_N    the part of D that a block computes; TILE_K, the elements of one step along K
+//   THREADS, STAGES … what else `levels.py` says about the level
+//   EpilogueArguments C, D, alpha, beta and the epilogue's operands
+//   Epilogue          finishes and stores sums; `write` below calls it
 #pragma once
 #include "elements.cuh"
 
@@ -22,10 +20,6 @@ struct Arguments {
     int m, n, k;
     EpilogueArguments epilogue;
 };
-
-#ifdef DEPTH_BYTES
-constexpr int TILE_K = DEPTH_BYTES / int(sizeof(Element));
-#endif
 
 struct Tile {
     int row, column;  // D's first element in it

@@ -73,8 +73,7 @@ INLINE void copy_chunk(void* target, const T* source, int valid) {
         for (int i = 0; i < PER_CHUNK<T>; i += PER_COPY) {
             const int left = valid - i;
             const int bytes = left >= PER_COPY ? BYTES : left > 0 ? left * int(sizeof(T)) : 0;
-            // An address past the tensor is never formed: a copy that reads nothing names the first element.
-            cp_async<BYTES>(static_cast<char*>(target) + i * sizeof(T), bytes > 0 ? source + i : source, bytes);
+            cp_async<BYTES>(static_cast<char*>(target) + i * sizeof(T), source + i, bytes);
         }
     } else {
         *static_cast<Chunk*>(target) = load_chunk<ALIGN>(source, valid);

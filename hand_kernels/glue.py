@@ -56,7 +56,7 @@ def prefix(level: Level, signature: Signature, symbol: str) -> str:
         "KERNEL": symbol,
         "A_ALIGN": _align(signature.a, "k"),
         "B_ALIGN": _align(signature.b, "n"),
-        **level.macros(),
+        **level.macros(signature.a.dtype),
     }
     fields = "".join(f"    {field.ctype} {field.name};\n" for field in epilogue_arguments(signature))
     return "\n".join(

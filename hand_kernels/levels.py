@@ -23,9 +23,10 @@ class Level:
 
     `title` and `idea` introduce it. `share` is the share of the unit's peak that the literature's trend leads to expect
     (fp32 CUDA cores, mma.sync or wgmma): printed beside what is measured, not a pass mark.
-    A block of `block` (x, y) threads computes `tile_m` x `tile_n` of D; along K it goes in steps of `depth_bytes` a row
-    (0: nothing is staged), `stages` of them in shared memory, which takes `shared_bytes`, asked for at the launch where
-    `dynamic`. `columns` is how many neighbouring outputs of a row a thread holds: an epilogue with a pair needs 2.
+    A block of `block` (x, y) threads computes `tile_m` x `tile_n` of D. Along K it goes in steps of `tile_k` elements (1:
+    nothing is staged; of 16-bit elements twice as many, where a step is `packed`, so many bytes), `stages` of them in
+    `smem_bytes` of shared memory, asked for at the launch where `dynamic`. `columns` is how many neighbouring outputs of
+    a row a thread holds: an epilogue with a pair needs 2.
     One read of A from global memory serves `reuse[0]` outputs, one of B `reuse[1]`.
     `dtypes` are those of A and B, `since` the least compute capability (10 * major + minor) and `only` the one
     architecture where that is so. `parameters` are further macros of the source. `headers`: it includes mma.h.
@@ -41,9 +42,10 @@ class Level:
     tile_n: int
     block: tuple[int, int]
     reuse: tuple[int, int]
-    depth_bytes: int = 0
+    tile_k: int = 1
+    packed: bool = False
     stages: int = 1
-    shared_bytes: int = 0
+    smem_bytes: int = 0
     dynamic: bool = False
     columns: int = 1
     dtypes: tuple[str, ...] = _ALL
@@ -58,23 +60,13 @@ class Level:
         return self.block[0] * self.block[1]
 
     @property
-    def tile_k(self) -> int:
-        """Elements of K in one step, for the widest dtype that the level serves; 1 where nothing is staged."""
-        return self.depth("fp32" if "fp32" in self.dtypes else self.dtypes[0])
-
-    @property
-    def smem_bytes(self) -> int:
-        """Shared memory of a block."""
-        return self.shared_bytes
-
-    @property
     def dynamic_bytes(self) -> int:
         """Shared memory that a launch has to ask for."""
-        return self.shared_bytes if self.dynamic else 0
+        return self.smem_bytes if self.dynamic else 0
 
     def depth(self, dtype: str) -> int:
         """Elements of K in one step."""
-        return max(1, self.depth_bytes // lookup(dtype).itemsize)
+        return self.tile_k * (4 // lookup(dtype).itemsize if self.packed else 1)
 
     def options(self) -> dict[str, str]:
         """The one thing that a `kernel=` string says about it."""
@@ -87,10 +79,10 @@ class Level:
         """Blocks of a launch: all along grid x, which is the one dimension that goes beyond 65,535."""
         return ceil(m / self.tile_m) * ceil(n / self.tile_n)
 
-    def macros(self) -> dict[str, int]:
-        """What the source is compiled with."""
-        named = {"TILE_M": self.tile_m, "TILE_N": self.tile_n, "THREADS": self.threads, "STAGES": self.stages}
-        return named | ({"DEPTH_BYTES": self.depth_bytes} if self.depth_bytes else {}) | dict(self.parameters)
+    def macros(self, dtype: str) -> dict[str, int]:
+        """What the source is compiled with for A and B of `dtype`."""
+        tile = {"TILE_M": self.tile_m, "TILE_N": self.tile_n, "TILE_K": self.depth(dtype)}
+        return tile | {"THREADS": self.threads, "STAGES": self.stages} | dict(self.parameters)
 
     def loaded_bytes(self, m: int, n: int, k: int, dtype: str) -> int:
         """Bytes of A and B that the threads load from global memory, as the profiler counts them at L1.
@@ -131,6 +123,116 @@ LEVELS: tuple[Level, ...] = (
         block=(32, 8),
         reuse=(1, 1),
         parameters=(("X_ALONG_ROWS", 1),),
+    ),
+    Level(
+        name="level2",
+        source="level2_vectorized.cu",
+        title="vectorized",
+        idea="a thread computes four neighbouring outputs and reads 16 bytes at a time",
+        unit="fp32",
+        share=(0.02, 0.05),
+        tile_m=8,
+        tile_n=128,
+        block=(32, 8),
+        reuse=(4, 1),
+        columns=4,
+    ),
+    Level(
+        name="level3",
+        source="level3_tiled.cu",
+        title="tiled",
+        idea="a block reads tiles of A and B once, into shared memory, between two barriers",
+        unit="fp32",
+        share=(0.10, 0.20),
+        tile_m=32,
+        tile_n=32,
+        tile_k=32,
+        block=(32, 8),
+        reuse=(32, 32),
+        smem_bytes=2 * 32 * 32 * 4,
+    ),
+    Level(
+        name="level4",
+        source="level4_bank_conflict_free.cu",
+        title="bank-conflict-free, swizzled",
+        idea="A lies transposed for 16-byte reads, its places permuted so that neither writes nor reads collide",
+        unit="fp32",
+        share=(0.20, 0.35),
+        tile_m=64,
+        tile_n=64,
+        tile_k=32,
+        block=(64, 8),
+        reuse=(64, 64),
+        smem_bytes=(64 + 64) * 32 * 4,
+        parameters=(("SWIZZLED", 1), ("PADDING", 0)),
+    ),
+    Level(
+        name="level4-padded",
+        source="level4_bank_conflict_free.cu",
+        title="bank-conflict-free, padded",
+        idea="the same with rows of the transposed tile four elements longer, and another order of copying",
+        unit="fp32",
+        share=(0.20, 0.35),
+        tile_m=64,
+        tile_n=64,
+        tile_k=32,
+        block=(64, 8),
+        reuse=(64, 64),
+        smem_bytes=(64 + 4 + 64) * 32 * 4,
+        parameters=(("SWIZZLED", 0), ("PADDING", 4)),
+    ),
+    Level(
+        name="level4-conflicting",
+        source="level4_bank_conflict_free.cu",
+        title="transposed, eight writes to a bank",
+        idea="the same with neither: what the profiler shows of bank conflicts",
+        unit="fp32",
+        share=(0.20, 0.35),
+        tile_m=64,
+        tile_n=64,
+        tile_k=32,
+        block=(64, 8),
+        reuse=(64, 64),
+        smem_bytes=(64 + 64) * 32 * 4,
+        parameters=(("SWIZZLED", 0), ("PADDING", 0)),
+    ),
+    Level(
+        name="level5",
+        source="level5_register_tiled.cu",
+        title="register-tiled",
+        idea="a thread computes 8 x 8 outputs from registers while cp.async fetches the next step",
+        unit="fp32",
+        share=(0.35, 0.50),
+        tile_m=128,
+        tile_n=128,
+        tile_k=16,
+        packed=True,
+        stages=2,
+        block=(256, 1),
+        reuse=(128, 128),
+        smem_bytes=2 * (128 + 128) * 64,
+        columns=4,
+        since=80,
+        parameters=(("THREAD_M", 8), ("THREAD_N", 8), ("BLOCKS_PER_SM", 2)),
+    ),
+    Level(
+        name="level6",
+        source="level6_wmma.cu",
+        title="wmma",
+        idea="a warp computes 16 x 16 x 16 products in one call: the tensor cores through nvcuda::wmma",
+        unit="mma",
+        share=(0.50, 0.70),
+        tile_m=128,
+        tile_n=128,
+        tile_k=32,
+        stages=2,
+        block=(256, 1),
+        reuse=(128, 128),
+        smem_bytes=2 * (128 * (32 + 8) + 32 * (128 + 8)) * 2,
+        columns=8,
+        dtypes=("fp16", "bf16"),
+        since=80,
+        headers=True,
     ),
 )
 """Every level and its variants, from the slowest to the fastest."""

@@ -1,0 +1,39 @@
+// Where elements lie in shared memory, as arithmetic and nothing else: a host compiler takes this file too, and the tests
+// count bank conflicts with these very formulas.
+//
+// Shared memory has 32 banks of 4 bytes; a word's bank is its index modulo 32. A warp's access takes as many passes as the
+// busiest bank has different words. Lanes that read one word share a pass: a broadcast is not a conflict. Of 16-byte
+// accesses a pass serves 8 lanes, which are free of conflicts if their chunks differ modulo 8.
+#pragma once
+
+#ifdef __CUDACC__
+#define LAYOUT __host__ __device__ constexpr
+#else
+#define LAYOUT constexpr
+#endif
+
+// Level 4's tile of A: ROWS x DEPTH of fp32, transposed, so that a thread finds 4 rows of one k in 16 bytes.
+//
+// It is filled by pieces of 4 elements along k, written to 4 places a pitch apart. Eight neighbouring lanes hold one row's
+// pieces, 4 k apart: with a pitch of 64 words these are 4 * 64 words apart, all in one bank, an 8-way conflict.
+//   swizzled  row ^ 4 * (k / 4 % 8) moves the 8 pieces to 8 groups of 4 banks; 16-byte groups stay whole.
+//   padded    4 words more a row move pieces by 16 banks, which parts two of them, not eight: lanes have to be dealt out
+//             two pieces to a row instead. (A pitch of 65 would part all, and end 16-byte reads, which are aligned.)
+template <int ROWS, int DEPTH, int PAD, bool SWIZZLE>
+struct TransposedTile {
+    static constexpr int PITCH = ROWS + PAD, WORDS = DEPTH * PITCH;
+    static constexpr int PIECES = ROWS * DEPTH / 4;
+    static constexpr int PER_ROW = PAD != 0 ? 2 : DEPTH / 4;  // pieces of one row that neighbouring lanes hold
+
+    static LAYOUT int place(int row, int k) { return k * PITCH + (SWIZZLE ? row ^ 4 * (k / 4 % 8) : row); }
+    static LAYOUT int row_of(int piece) { return piece / PER_ROW % ROWS; }
+    static LAYOUT int k_of(int piece) { return 4 * (piece % PER_ROW + PER_ROW * (piece / (PER_ROW * ROWS))); }
+};
+
+// Level 5's tile of A: rows of 64 bytes, four chunks, as in global memory. Two rows fill the 32 banks, so chunk c of four
+// neighbouring rows would meet in pairs; each pair of rows gets an order of its own.
+struct SwizzledRows {
+    static constexpr int CHUNKS = 4;
+
+    static LAYOUT int place(int row, int chunk) { return row * CHUNKS + (chunk ^ row / 2 % CHUNKS); }
+};
