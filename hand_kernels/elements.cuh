@@ -45,9 +45,27 @@ INLINE void set_element(Chunk& chunk, int i, T value) {
     }
 }
 
-INLINE Chunk chunk_at(const void* address) {  // aligned to 16 bytes
-    const uint4 words = *static_cast<const uint4*>(address);
-    return Chunk{{words.x, words.y, words.z, words.w}};
+// BYTES (4, 8 or 16) from an address that is aligned to as many, in one access; the rest of the chunk is 0.
+template <int BYTES = 16>
+INLINE Chunk chunk_at(const void* address) {
+    static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "one access moves 4, 8 or 16 bytes");
+    if constexpr (BYTES == 16) {
+        const uint4 words = *static_cast<const uint4*>(address);
+        return Chunk{{words.x, words.y, words.z, words.w}};
+    } else if constexpr (BYTES == 8) {
+        const uint2 words = *static_cast<const uint2*>(address);
+        return Chunk{{words.x, words.y}};
+    } else {
+        return Chunk{{*static_cast<const unsigned*>(address)}};
+    }
+}
+
+template <int BYTES>
+INLINE void put_chunk(void* address, const Chunk& chunk) {
+    const unsigned* words = chunk.words;
+    if constexpr (BYTES == 16) *static_cast<uint4*>(address) = make_uint4(words[0], words[1], words[2], words[3]);
+    if constexpr (BYTES == 8) *static_cast<uint2*>(address) = make_uint2(words[0], words[1]);
+    if constexpr (BYTES == 4) *static_cast<unsigned*>(address) = words[0];
 }
 
 // The chunk at `source`, of whose elements the first `valid` (any number, even below 0) exist; the others are zero.
@@ -80,55 +98,56 @@ INLINE void copy_chunk(void* target, const T* source, int valid) {
     }
 }
 
+// Bytes of one access to N elements whose addresses are aligned to `align`: as wide as it goes, or 0 for single elements.
+template <typename T>
+INLINE constexpr int access_bytes(int n, int align) {
+    const int bytes = n * int(sizeof(T)) < 16 ? n * int(sizeof(T)) : 16;
+    return bytes >= 4 && align >= bytes ? bytes : 0;
+}
+
 // N neighbours as fp32, the first `valid` of which exist. ALIGN as above; `values` beyond `valid` are left alone.
 template <int ALIGN, int N, typename T>
 INLINE void load_run(const T* source, int valid, float (&values)[N]) {
-    constexpr int BYTES = N * int(sizeof(T)) < 16 ? N * int(sizeof(T)) : 16;
-    constexpr int PER_LOAD = BYTES / int(sizeof(T));
-    if (BYTES >= 4 && ALIGN >= BYTES && valid >= N) {
+    constexpr int BYTES = access_bytes<T>(N, ALIGN);
+    if constexpr (BYTES > 0) {
+        if (valid >= N) {
+            constexpr int PER_LOAD = BYTES / int(sizeof(T));
 #pragma unroll
-        for (int i = 0; i < N; i += PER_LOAD) {
-            Chunk chunk = {};
-            if constexpr (BYTES == 16) chunk = chunk_at(source + i);
-            if constexpr (BYTES == 8) {
-                const uint2 words = *reinterpret_cast<const uint2*>(source + i);
-                chunk.words[0] = words.x, chunk.words[1] = words.y;
+            for (int i = 0; i < N; i += PER_LOAD) {
+                const Chunk chunk = chunk_at<BYTES>(source + i);
+#pragma unroll
+                for (int j = 0; j < PER_LOAD; ++j) values[i + j] = element<T>(chunk, j);
             }
-            if constexpr (BYTES == 4) chunk.words[0] = *reinterpret_cast<const unsigned*>(source + i);
-#pragma unroll
-            for (int j = 0; j < PER_LOAD; ++j) values[i + j] = element<T>(chunk, j);
+            return;
         }
-    } else {
-#pragma unroll
-        for (int i = 0; i < N; ++i)
-            if (i < valid) values[i] = to_fp32(source[i]);
     }
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+        if (i < valid) values[i] = to_fp32(source[i]);
 }
 
 // The reverse: N fp32 numbers, rounded to T, to neighbouring places of which the first `valid` exist.
 template <int ALIGN, int N, typename T>
 INLINE void store_run(T* target, int valid, const float (&values)[N]) {
-    constexpr int BYTES = N * int(sizeof(T)) < 16 ? N * int(sizeof(T)) : 16;
-    constexpr int PER_STORE = BYTES / int(sizeof(T));
-    if (BYTES >= 4 && ALIGN >= BYTES && valid >= N) {
+    constexpr int BYTES = access_bytes<T>(N, ALIGN);
+    if constexpr (BYTES > 0) {
+        if (valid >= N) {
+            constexpr int PER_STORE = BYTES / int(sizeof(T));
 #pragma unroll
-        for (int i = 0; i < N; i += PER_STORE) {
-            Chunk chunk = {};
+            for (int i = 0; i < N; i += PER_STORE) {
+                Chunk chunk = {};
 #pragma unroll
-            for (int j = 0; j < PER_STORE; ++j) {
-                T rounded;
-                from_fp32(rounded, values[i + j]);
-                set_element(chunk, j, rounded);
+                for (int j = 0; j < PER_STORE; ++j) {
+                    T rounded;
+                    from_fp32(rounded, values[i + j]);
+                    set_element(chunk, j, rounded);
+                }
+                put_chunk<BYTES>(target + i, chunk);
             }
-            const unsigned* words = chunk.words;
-            if constexpr (BYTES == 16)
-                *reinterpret_cast<uint4*>(target + i) = make_uint4(words[0], words[1], words[2], words[3]);
-            if constexpr (BYTES == 8) *reinterpret_cast<uint2*>(target + i) = make_uint2(words[0], words[1]);
-            if constexpr (BYTES == 4) *reinterpret_cast<unsigned*>(target + i) = words[0];
+            return;
         }
-    } else {
-#pragma unroll
-        for (int i = 0; i < N; ++i)
-            if (i < valid) from_fp32(target[i], values[i]);
     }
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+        if (i < valid) from_fp32(target[i], values[i]);
 }

@@ -26,6 +26,7 @@
 #include "layouts.cuh"
 
 constexpr int PER = PER_CHUNK<Element>;                    // elements of a chunk: 4 of fp32, 8 of 16 bits
+constexpr int A_PER = A_BYTES / int(sizeof(Element));       // k that a thread has of A's rows at a time
 constexpr int LANES_M = 4, LANES_N = 8;
 constexpr int WARP_M = THREAD_M * LANES_M, WARP_N = THREAD_N * LANES_N;
 constexpr int WARPS_N = TILE_N / WARP_N;
@@ -39,23 +40,53 @@ struct Stage {
     Chunk b[TILE_K * B_CHUNKS];
 };
 
-// Start copying a step's tiles; what lies outside of A and B becomes 0.
-INLINE void copy_step(const Arguments& args, const Tile& tile, int k, Stage& stage) {
+// A thread's share of copying: the same rows and chunks of every step's tiles. What lies outside of A and B becomes 0.
+struct Copier {
+    static constexpr int A_ROWS = THREADS / A_CHUNKS, B_ROWS = THREADS / B_CHUNKS;  // rows that one pass copies
+    const Arguments& args;
+    const int a_row, a_chunk, b_row, b_chunk;
+    const int rows, columns;  // of A and B, from this thread's first on
+    const Element *a, *b;     // this thread's first elements of the next step
+    int depth;                // how much of K is left
+
+    INLINE Copier(const Arguments& args, const Tile& tile)
+        : args(args),
+          a_row(threadIdx.x / A_CHUNKS),
+          a_chunk(threadIdx.x % A_CHUNKS),
+          b_row(threadIdx.x / B_CHUNKS),
+          b_chunk(threadIdx.x % B_CHUNKS),
+          rows(args.m - tile.row - a_row),
+          columns(args.n - tile.column - b_chunk * PER),
+          a(args.a + (tile.row + a_row) * args.lda + a_chunk * PER),
+          b(args.b + b_row * args.ldb + tile.column + b_chunk * PER),
+          depth(args.k) {}
+
+    INLINE void start(Stage& stage) {
 #pragma unroll
-    for (int pass = 0; pass < TILE_M * A_CHUNKS / THREADS; ++pass) {
-        const int i = pass * THREADS + threadIdx.x;
-        const int row = i / A_CHUNKS, chunk = i % A_CHUNKS, first = k + chunk * PER;
-        const int valid = tile.row + row < args.m ? args.k - first : 0;
-        copy_chunk<A_ALIGN>(&stage.a[SwizzledRows::place(row, chunk)], args.a + (tile.row + row) * args.lda + first, valid);
-    }
+        for (int row = 0; row < TILE_M; row += A_ROWS)
+            copy_chunk<A_ALIGN>(&stage.a[SwizzledRows::place(a_row + row, a_chunk)], a + row * args.lda,
+                                row < rows ? depth - a_chunk * PER : 0);
 #pragma unroll
-    for (int pass = 0; pass < TILE_K * B_CHUNKS / THREADS; ++pass) {
-        const int i = pass * THREADS + threadIdx.x;
-        const int row = k + i / B_CHUNKS, column = tile.column + i % B_CHUNKS * PER;
-        const int valid = row < args.k ? args.n - column : 0;
-        copy_chunk<B_ALIGN>(&stage.b[i], args.b + row * args.ldb + column, valid);
+        for (int row = 0; row < TILE_K; row += B_ROWS)
+            copy_chunk<B_ALIGN>(&stage.b[(b_row + row) * B_CHUNKS + b_chunk], b + row * args.ldb,
+                                b_row + row < depth ? columns : 0);
+        cp_async_commit();
+        a += TILE_K;
+        b += TILE_K * args.ldb;
+        depth -= TILE_K;
     }
-    cp_async_commit();
+};
+
+// The outer product of A's element `k` of each row and a row of B.
+INLINE void multiply(const Chunk (&a)[THREAD_M], const Chunk (&b)[RUNS], int k, float (&sums)[THREAD_M][RUNS][PER]) {
+#pragma unroll
+    for (int i = 0; i < THREAD_M; ++i) {
+        const float x = element<Element>(a[i], k);
+#pragma unroll
+        for (int r = 0; r < RUNS; ++r)
+#pragma unroll
+            for (int j = 0; j < PER; ++j) sums[i][r][j] += x * element<Element>(b[r], j);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) KERNEL(const Arguments args) {
@@ -68,31 +99,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) KERNEL(cons
 
     float sums[THREAD_M][RUNS][PER] = {};
     const int steps = (args.k + TILE_K - 1) / TILE_K;
-    if (steps > 0) copy_step(args, tile, 0, stages[0]);
+    Copier copier(args, tile);
+    if (steps > 0) copier.start(stages[0]);
     for (int step = 0; step < steps; ++step) {
         cp_async_wait<0>();
         __syncthreads();
-        if (step + 1 < steps) copy_step(args, tile, (step + 1) * TILE_K, stages[(step + 1) % STAGES]);
+        if (step + 1 < steps) copier.start(stages[(step + 1) % STAGES]);
 
         const Stage& stage = stages[step % STAGES];
-#pragma unroll
-        for (int c = 0; c < A_CHUNKS; ++c) {
+#pragma unroll UNROLL
+        for (int k = 0; k < TILE_K; k += A_PER) {
             Chunk a[THREAD_M];
 #pragma unroll
-            for (int i = 0; i < THREAD_M; ++i) a[i] = stage.a[SwizzledRows::place(row + i * LANES_M, c)];
+            for (int i = 0; i < THREAD_M; ++i) {
+                const Chunk& chunk = stage.a[SwizzledRows::place(row + i * LANES_M, k / PER)];
+                a[i] = chunk_at<A_BYTES>(&chunk.words[k % PER * sizeof(Element) / 4]);
+            }
 #pragma unroll
-            for (int k = 0; k < PER; ++k) {
+            for (int j = 0; j < A_PER; ++j) {
                 Chunk b[RUNS];
 #pragma unroll
-                for (int r = 0; r < RUNS; ++r) b[r] = stage.b[(c * PER + k) * B_CHUNKS + chunk + r * LANES_N];
-#pragma unroll
-                for (int i = 0; i < THREAD_M; ++i) {
-                    const float x = element<Element>(a[i], k);
-#pragma unroll
-                    for (int r = 0; r < RUNS; ++r)
-#pragma unroll
-                        for (int j = 0; j < PER; ++j) sums[i][r][j] += x * element<Element>(b[r], j);
-                }
+                for (int r = 0; r < RUNS; ++r) b[r] = stage.b[(k + j) * B_CHUNKS + chunk + r * LANES_N];
+                multiply(a, b, j, sums);
             }
         }
     }
