@@ -23,7 +23,7 @@ from cutegemm.dtypes import lookup
 from cutegemm.errors import KernelNotBuiltError
 from cutegemm.kernels import abi
 from cutegemm.normalize import Call
-from cutegemm.planner import Plan, plan_problem
+from cutegemm.planner import Plan, parse_pin, plan_problem
 from cutegemm.problem import Problem
 from cutegemm.request import Recipe
 from cutegemm.transpose import transposed
@@ -112,7 +112,8 @@ def choose(call: Call) -> Choice:
     index = call.device.index if call.device.index is not None else torch.cuda.current_device()
     device = DeviceSpec.query(index)
     recipe, order = call.recipe, None
-    if recipe.problem.better_transposed:
+    pinned = None if call.options.kernel is None else parse_pin(call.options.kernel).family
+    if (pinned is None or pinned.turns) and recipe.problem.better_transposed:
         recipe, order = transposed(recipe), (1, 0, *range(2, len(tensors_of(call))))
     plan = _plan(recipe.problem, device, call.options.kernel)
     spec = compiler.Spec(plan.family, plan.config, recipe.problem.signature, device.arch)

@@ -18,6 +18,8 @@ from cutegemm.hand_kernels.levels import Level
 if TYPE_CHECKING:
     from cutegemm.compiler import Spec
 
+#: The family's name in specs and `kernel=` strings.
+FAMILY = "hand"
 #: Where the sources are.
 FOLDER = Path(__file__).parent
 _HEADERS = "nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl"

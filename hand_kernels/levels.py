@@ -23,10 +23,10 @@ class Level:
 
     `title` and `idea` introduce it. `share` is the share of the unit's peak that the literature's trend leads to expect
     (fp32 CUDA cores, mma.sync or wgmma): printed beside what is measured, not a pass mark.
-    A block of `block` (x, y) threads computes `tile_m` x `tile_n` of D. Along K it goes in steps of `tile_k` elements (1:
-    nothing is staged; of 16-bit elements twice as many, where a step is `packed`, so many bytes), `stages` of them in
-    `smem_bytes` of shared memory, asked for at the launch where `dynamic`. `columns` is how many neighbouring outputs of
-    a row a thread holds: an epilogue with a pair needs 2.
+    A block of `block` (x, y) threads computes `tile_m` x `tile_n` of D. Along K it goes in steps of `tile_k` elements:
+    1 where nothing is staged, and where a step is `packed`, so many bytes, twice as many of 16-bit elements. `stages`
+    steps take `smem_bytes` of shared memory, asked for at the launch where `dynamic`. `columns` is how many neighbours
+    of a row of D a thread holds: an epilogue with a pair needs 2.
     One read of A from global memory serves `reuse[0]` outputs, one of B `reuse[1]`.
     `dtypes` are those of A and B, `since` the least compute capability (10 * major + minor) and `only` the one
     architecture where that is so. `parameters` are further macros of the source. `headers`: it includes mma.h.
@@ -219,7 +219,7 @@ LEVELS: tuple[Level, ...] = (
         name="level5-wide",
         source="level5_register_tiled.cu",
         title="register-tiled, 8 x 16",
-        idea="the same with twice the outputs a thread: fewer words from shared memory, and fewer warps to hide latency",
+        idea="the same with twice the outputs a thread: fewer words from shared memory, fewer warps to hide latency",
         unit="fp32",
         share=(0.35, 0.50),
         tile_m=128,

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from cutegemm.device import DeviceSpec
+from cutegemm.hand_kernels.levels import LEVELS
 from cutegemm.kernels import config, wgmma_config
-from cutegemm.planner import sm80_multistage, sm90_wgmma
+from cutegemm.planner import hand, sm80_multistage, sm90_wgmma
 from cutegemm.planner.legality import Refusal
 from cutegemm.planner.model import Model
 from cutegemm.problem import Problem
@@ -21,7 +22,8 @@ class Family(Generic[C]):
     """One way of building kernels: what it can serve, in which configurations, and how long they should take.
 
     `epilogue_dtypes` are those of C, the outputs and tensor operands, `scalar_dtypes` those of 0-d device
-    tensors. `refuse` has the rules of the family's own; `legality.refusal` is the whole predicate.
+    tensors. `refuse` has the rules of the family's own; `legality.refusal` is the whole predicate. `turns` says that a
+    D which is contiguous along M may be computed as D^T = B^T A^T.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Family(Generic[C]):
     configs: tuple[C, ...]
     refuse: Callable[[Problem, C, DeviceSpec], Refusal | None]
     model: Callable[[Problem, DeviceSpec], Model[C]]
+    turns: bool = True
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -40,7 +43,7 @@ class Family(Generic[C]):
         return tuple(self.configs[0].options())
 
 
-_ALL: tuple[Family[Any], ...] = (
+_PLANNED: tuple[Family[Any], ...] = (
     Family(
         name="sm90_wgmma",
         summary="TMA into an mbarrier pipeline, wgmma, persistent warp-specialised blocks in clusters",
@@ -76,7 +79,23 @@ _ALL: tuple[Family[Any], ...] = (
 )
 
 #: Families that can be planned for, by name.
-FAMILIES: dict[str, Family[Any]] = {family.name: family for family in _ALL}
+FAMILIES: dict[str, Family[Any]] = {family.name: family for family in _PLANNED}
+
+_HAND: Family[Any] = Family(
+    name="hand",
+    summary="the hand-written ladder, a level at a time",
+    architectures=hand.ARCHITECTURES,
+    operand_dtypes=("fp16", "bf16", "fp32"),
+    epilogue_dtypes=("fp16", "bf16", "fp32"),
+    scalar_dtypes=("fp16", "bf16", "fp32"),
+    configs=LEVELS,
+    refuse=hand.refuse,
+    model=hand.LevelModel,
+    turns=False,
+)
+
+#: Families that serve what pins them and are never chosen, by name.
+PINNED: dict[str, Family[Any]] = {_HAND.name: _HAND}
 
 #: Families that this version does not have yet, with the architectures they are for; a pin on one is refused
 #: by name.
@@ -84,5 +103,4 @@ UPCOMING: dict[str, str] = {
     "small_m": "sm_80 and newer",
     "simt_f32": "sm_80 and newer",
     "cutlass_cpp": "sm_75 and newer",
-    "hand": "the architectures that each level names",
 }

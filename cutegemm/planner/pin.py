@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cutegemm.errors import ArgumentError, NotAvailableError
-from cutegemm.planner.families import FAMILIES, UPCOMING, Family
+from cutegemm.planner.families import FAMILIES, PINNED, UPCOMING, Family
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Pin:
 
 
 def parse_pin(text: str) -> Pin:
-    """Read `family[:key=value,…]`, such as `"sm80_multistage:tile=128x128x32,stages=4"`.
+    """Read `family[:key=value,…]`, such as `"sm80_multistage:tile=128x128x32,stages=4"`, or `hand:level`.
 
     Keys are `tile` (MxNxK), `stages` and `raster`; `warps` (MxN) of `sm80_multistage`; `cluster` (MxN), `schedule`
     (`cooperative` or `pingpong`) and `swap_ab` (`yes` or `no`) of `sm90_wgmma`. Any may be left out.
@@ -29,12 +29,15 @@ def parse_pin(text: str) -> Pin:
     if not isinstance(text, str):
         raise ArgumentError(f"kernel={text!r}: expected a string such as 'sm80_multistage:tile=128x128x32'")
     name, _, options = text.partition(":")
+    families = {**FAMILIES, **PINNED}
+    served = ", ".join(families)
     if name in UPCOMING:
-        served = ", ".join(FAMILIES)
         raise NotAvailableError(f"kernel={text!r}: {name} is not part of this version; available: {served}")
-    family = FAMILIES.get(name)
+    family = families.get(name)
     if family is None:
-        raise ArgumentError(f"kernel={text!r}: unknown family {name!r}; available: {', '.join(FAMILIES)}")
+        raise ArgumentError(f"kernel={text!r}: unknown family {name!r}; available: {served}")
+    if name in PINNED:
+        return Pin(text, family, _named(text, options, family))
     wanted = _options(text, options, family) if ":" in text else {}
     configs = tuple(c for c in family.configs if wanted.items() <= c.options().items())
     # A configuration's own text leaves out usual values, and is not to mean its neighbours of another.
@@ -43,6 +46,15 @@ def parse_pin(text: str) -> Pin:
         registered = "; ".join(map(str, family.configs))
         raise ArgumentError(f"kernel={text!r}: no configuration of {name} has these values; it has {registered}")
     return Pin(text, family, configs)
+
+
+def _named(text: str, options: str, family: Family[Any]) -> tuple[Any, ...]:
+    """The one configuration that a pin spells out: a family that is never chosen does not choose either."""
+    configs = tuple(config for config in family.configs if str(config) == options)
+    if not configs:
+        names = ", ".join(map(str, family.configs))
+        raise ArgumentError(f"kernel={text!r}: expected {family.name}: and one of {names}")
+    return configs
 
 
 def _options(text: str, options: str, family: Family[Any]) -> dict[str, str]:
