@@ -1,0 +1,102 @@
+"""Hand-written kernels as host code on CPU tensors: a C++ compiler takes them with `cuda.hpp` in CUDA's place.
+
+What a GPU computes follows from the same source; what it costs, and what only hardware can get wrong, doesn't show here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from cutegemm.compiler import Spec
+from cutegemm.device import lookup
+from cutegemm.hand_kernels import build
+from cutegemm.hand_kernels.run import arguments_struct
+from cutegemm.kernels import abi
+from cutegemm.launch import _constants, floats_of, tensors_of
+from cutegemm.normalize import Call, allocate, check, parse, prepare
+from cutegemm.options import Options
+from cutegemm.planner import plan_problem
+
+GPU = lookup("H200")
+HERE = Path(__file__).parent
+_FLAGS = ("-std=c++20", "-O1", "-fPIC", "-pthread", "-w")
+_ENTRY = """
+extern "C" unsigned long size_of_arguments() {{ return sizeof(Arguments); }}
+extern "C" void run(const Arguments* arguments, unsigned blocks, unsigned x, unsigned y) {{
+    const auto kernel = [](const void* arguments) {{ {symbol}(*static_cast<const Arguments*>(arguments)); }};
+    launch(kernel, arguments, blocks, x, y);
+}}
+"""
+
+
+def compiler() -> str:
+    """A C++ compiler that knows barriers and `_Float16`, or a skipped test."""
+    found = shutil.which(os.environ.get("CXX", "g++"))
+    if found is None:
+        pytest.skip("no C++ compiler")
+    return found
+
+
+def block(folder: Path, *flags: str) -> Path:
+    """What all kernels share, as an object file in `folder`."""
+    target = folder / "block.o"
+    _run([compiler(), *_FLAGS, *flags, "-c", "-o", str(target), str(HERE / "block.cpp")])
+    return target
+
+
+def compile(spec: Spec, block: Path, folder: Path, *flags: str) -> Path:
+    """The kernel of `spec` as a shared library in `folder`."""
+    for path in (*build.FOLDER.glob("*.cu*"), *HERE.glob("*.cuh"), *HERE.glob("*.h*")):  # ours replace ptx.cuh
+        shutil.copy(path, folder)
+    source, library = folder / "kernel.cpp", folder / f"{spec.symbol}.so"
+    source.write_text('#include "cuda.hpp"\n' + build.source(spec) + _ENTRY.format(symbol=spec.symbol))
+    _run([compiler(), *_FLAGS, "-shared", "-I", str(folder), *flags, "-o", str(library), str(source), str(block)])
+    return library
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:4000]
+
+
+class HostKernel:
+    """What `hand_kernels.run.HandKernel` is on a GPU: called with the values of `abi.arguments`, and a stream."""
+
+    def __init__(self, spec: Spec, library: Path) -> None:
+        self.spec, self.library = spec, ctypes.CDLL(str(library))
+        self.struct, self.sources = arguments_struct(spec.signature)
+        assert self.library.size_of_arguments() == ctypes.sizeof(self.struct)
+
+    def __call__(self, *values: Any) -> None:
+        named = dict(zip((argument.name for argument in abi.arguments(self.spec.signature)), values, strict=False))
+        level = build.level_of(self.spec)
+        arguments = self.struct(*(1 if source is None else named[source] for source in self.sources))
+        self.library.run(ctypes.byref(arguments), level.blocks(named["m"], named["n"]), *level.block)
+
+
+def prepared(a: Tensor, b: Tensor, **keywords: Any) -> Call:
+    """The call that `gemm` makes of these arguments. Keywords: epilogue, c, alpha, beta, out, out_dtype."""
+    named: dict[str, Any] = {"epilogue": None, "c": None, "alpha": 1.0, "beta": None, "out": None, "out_dtype": None}
+    arguments = parse(a, b, **named | keywords, options=Options())
+    request, sizes = check(arguments)
+    return prepare(arguments, request, sizes, allocate(arguments, sizes))
+
+
+def spec_of(call: Call, level: str, arch: str = GPU.arch) -> Spec:
+    """The kernel that the level called `level` serves a call with. Raises what planning raises for CUDA tensors."""
+    plan = plan_problem(call.recipe.problem, lookup(arch), kernel=f"hand:{level}")
+    return Spec(plan.family, plan.config, call.recipe.problem.signature, arch)
+
+
+def run(call: Call, kernel: HostKernel) -> None:
+    """Compute a call of CPU tensors as `cutegemm.launch` would launch one of CUDA tensors."""
+    constants, _ = _constants(call.recipe, GPU.sm_count)
+    kernel(*(t.data_ptr() for t in tensors_of(call)), *constants, *floats_of(call), 0)

@@ -1,0 +1,114 @@
+"""Bank conflicts of levels 4 and 5, counted with the kernels' own formulas: `layouts.cuh` compiled for the host."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from cutegemm.hand_kernels import build
+from tests.on_host import compiler
+
+_SOURCE = """
+#include "layouts.cuh"
+template <int PAD, bool SWIZZLE> using A = TransposedTile<64, 32, PAD, SWIZZLE>;
+#define EXPORT(NAME, ...) \\
+    extern "C" int NAME##_place(int row, int k) { return A<__VA_ARGS__>::place(row, k); } \\
+    extern "C" int NAME##_row(int piece) { return A<__VA_ARGS__>::row_of(piece); } \\
+    extern "C" int NAME##_k(int piece) { return A<__VA_ARGS__>::k_of(piece); } \\
+    extern "C" int NAME##_words() { return A<__VA_ARGS__>::WORDS; }
+EXPORT(swizzled, 0, true)
+EXPORT(padded, 4, false)
+EXPORT(conflicting, 0, false)
+extern "C" int chunk_place(int row, int chunk) { return SwizzledRows::place(row, chunk); }
+"""
+VARIANTS = ("swizzled", "padded", "conflicting")
+
+
+@pytest.fixture(scope="module")
+def layouts(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    folder: Path = tmp_path_factory.mktemp("layouts")
+    (folder / "layouts.cpp").write_text(_SOURCE)
+    command = [compiler(), "-std=c++17", "-shared", "-fPIC", f"-I{build.FOLDER}", "-o", folder / "layouts.so"]
+    subprocess.run([*command, folder / "layouts.cpp"], check=True)
+    return ctypes.CDLL(str(folder / "layouts.so"))
+
+
+def passes(words: Iterable[int], width: int = 1) -> int:
+    """How many passes a warp's access takes, `width` words at each of its lanes' first words: the busiest bank's
+    different words. Wide accesses go in parts of 32 words: 8 lanes of 16 bytes, 16 of 8."""
+    firsts = list(words)
+    assert all(first % width == 0 for first in firsts), "an access is aligned to its width"
+    total = 0
+    for start in range(0, len(firsts), 32 // width):
+        banks: dict[int, set[int]] = defaultdict(set)
+        for first in firsts[start : start + 32 // width]:
+            for word in range(first, first + width):
+                banks[word % 32].add(word)
+        total += max(map(len, banks.values()))
+    return total
+
+
+def test_the_count_itself() -> None:
+    assert passes(range(32)) == 1 and passes([0] * 32) == 1
+    assert passes(range(0, 64, 2)) == 2 and passes(range(0, 1024, 32)) == 32
+    assert passes(range(0, 128, 4), width=4) == 4 and passes([0] * 32, width=4) == 4
+    assert passes(range(0, 256, 8), width=4) == 8
+
+
+@pytest.mark.parametrize(("variant", "expected"), [("swizzled", 1), ("padded", 1), ("conflicting", 8)])
+def test_level4_writes_of_a(layouts: ctypes.CDLL, variant: str, expected: int) -> None:
+    place, row, k = (getattr(layouts, f"{variant}_{name}") for name in ("place", "row", "k"))
+    for warp in range(16):
+        pieces = range(32 * warp, 32 * warp + 32)
+        for i in range(4):
+            assert passes(place(row(p), k(p) + i) for p in pieces) == expected
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_level4_copies_every_element_to_a_place_of_its_own(layouts: ctypes.CDLL, variant: str) -> None:
+    place, row, k = (getattr(layouts, f"{variant}_{name}") for name in ("place", "row", "k"))
+    elements = {(row(p), k(p) + i) for p in range(512) for i in range(4)}
+    every = {(r, c) for r in range(64) for c in range(32)}
+    assert elements == every
+    places = {place(r, c) for r, c in elements}
+    assert len(places) == len(elements) and 0 <= min(places) and max(places) < getattr(layouts, f"{variant}_words")()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_level4_reads_of_a_are_broadcasts_of_16_aligned_bytes(layouts: ctypes.CDLL, variant: str) -> None:
+    place = getattr(layouts, f"{variant}_place")
+    for k in range(32):
+        for row in range(0, 64, 4):
+            assert place(row, k) % 4 == 0
+            assert [place(row + i, k) for i in range(4)] == list(range(place(row, k), place(row, k) + 4))
+
+
+def test_level4_b(layouts: ctypes.CDLL) -> None:
+    pieces = [thread // 16 * 64 + thread % 16 * 4 for thread in range(512)]
+    assert all(passes(pieces[start : start + 32], width=4) == 4 for start in range(0, 512, 32))
+    assert passes(range(32)) == 1
+
+
+def test_level5_reads_and_writes_of_a(layouts: ctypes.CDLL) -> None:
+    place = layouts.chunk_place
+    assert {place(row, chunk) for row in range(128) for chunk in range(4)} == set(range(512))
+    # cp.async writes four chunks of a row, rows in order.
+    assert passes((4 * place(i // 4, i % 4) for i in range(32)), width=4) == 4
+    # Lanes read one chunk, or half of one, of four neighbouring rows, eight lanes each.
+    for first in range(0, 128, 4):
+        for chunk in range(4):
+            for half in (0, 2):
+                rows = [4 * place(first + lane // 8, chunk) + half for lane in range(32)]
+                assert passes(rows, width=2) == 2
+            assert passes((4 * place(first + lane // 8, chunk) for lane in range(32)), width=4) == 4
+            # Without the permutation, two of the four rows would meet; here even all four together don't.
+            assert passes((4 * place(first + lane % 4, chunk) for lane in range(32)), width=4) == 4
+
+
+def test_level5_reads_of_b() -> None:
+    assert passes((4 * (lane % 8) for lane in range(32)), width=4) == 4
