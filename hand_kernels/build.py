@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from cutegemm.errors import CuteGemmError
@@ -69,11 +70,12 @@ def toolkit_headers() -> tuple[str, ...]:
 
 
 @cache
-def _core() -> object:
+def _core() -> ModuleType:
     from cuda import core, pathfinder
 
     try:
         pathfinder.load_nvidia_dynamic_lib("nvrtc")
     except pathfinder.DynamicLibNotFoundError as error:
         raise CuteGemmError("NVRTC, which compiles these kernels, is missing: pip install nvidia-cuda-nvrtc") from error
-    return core
+    module: ModuleType = core
+    return module

@@ -113,7 +113,8 @@ def _epilogue(signature: Signature) -> str:
     unit = lanes(graph).acc
     scalars = list(abi.scalars(signature))
     values = {name: f"given.{name}" if dtype is None else f"to_fp32(*given.{name})" for name, dtype in scalars}
-    loads, stores = [], []
+    loads: list[str] = []
+    stores: list[str] = []
     if signature.c is not None:
         loads += _load("c", signature.c, "tile", 1)
     operands = list(zip(graph.operands, signature.operands, strict=True))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -60,6 +61,42 @@ def compile(spec: Spec, block: Path, folder: Path, *flags: str) -> Path:
     source.write_text('#include "cuda.hpp"\n' + build.source(spec) + _ENTRY.format(symbol=spec.symbol))
     _run([compiler(), *_FLAGS, "-shared", "-I", str(folder), *flags, "-o", str(library), str(source), str(block)])
     return library
+
+
+_MAIN = """
+static Element a[{m} * {k}], b[{k} * {n}];
+static fp32 d[{m} * {n}];
+int main() {{
+    const Arguments arguments = {{a, b, {k}, {n}, {m}, {n}, {k}, {{d, {n}, 1.0f}}}};
+    const auto kernel = [](const void* given) {{ {symbol}(*static_cast<const Arguments*>(given)); }};
+    launch(kernel, &arguments, {blocks}, {x}, {y});
+}}
+"""
+
+
+def races(spec: Spec, m: int, n: int, k: int, folder: Path, *, without_barrier: int | None = None) -> bool:
+    """Whether ThreadSanitizer finds a race in the kernel of `spec`, which has no epilogue and gives fp32, at one size.
+
+    `without_barrier` takes the barrier of that number, in the order of the source, out of it first.
+    """
+    level = build.level_of(spec)
+    for path in (*build.FOLDER.glob("*.cu*"), *HERE.glob("*.cuh"), *HERE.glob("*.h*")):
+        shutil.copy(path, folder)
+    if without_barrier is not None:
+        parts = re.split(r"(__sync(?:threads|warp)\(\);)", (folder / level.source).read_text())
+        parts[2 * without_barrier + 1] = ""
+        (folder / level.source).write_text("".join(parts))
+    x, y = level.block
+    main = _MAIN.format(m=m, n=n, k=k, blocks=level.blocks(m, n), x=x, y=y, symbol=spec.symbol)
+    (folder / "kernel.cpp").write_text('#include "cuda.hpp"\n' + build.source(spec) + main)
+    program, sources = str(folder / "kernel"), [str(folder / "kernel.cpp"), str(HERE / "block.cpp")]
+    _run([compiler(), *_FLAGS, "-g", "-fsanitize=thread", "-I", str(folder), "-o", program, *sources])
+    options = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1 exitcode=66 report_bugs=1"}
+    done = subprocess.run([program], capture_output=True, text=True, check=False, env=options)
+    if "unexpected memory mapping" in done.stderr:
+        pytest.skip("ThreadSanitizer does not run under this kernel's address layout")
+    assert done.returncode in (0, 66), done.stderr[:2000]
+    return done.returncode == 66
 
 
 def _run(command: list[str]) -> None:
