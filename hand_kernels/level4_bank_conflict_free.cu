@@ -25,7 +25,7 @@ constexpr int B_PIECES_PER_ROW = TILE_N / 4;
 static_assert(ATile::PIECES == THREADS && TILE_K * B_PIECES_PER_ROW == THREADS, "a thread copies one piece of each");
 static_assert(TILE_N * (TILE_M / ROWS) == THREADS, "a thread for each column and each 8 rows");
 
-extern "C" __global__ void __launch_bounds__(THREADS) KERNEL(const Arguments args) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2) KERNEL(const Arguments args) {
     __shared__ __align__(16) float a_tile[ATile::WORDS];
     __shared__ __align__(16) float b_tile[TILE_K * TILE_N];
 

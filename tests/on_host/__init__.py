@@ -1,6 +1,6 @@
 """Hand-written kernels as host code on CPU tensors: a C++ compiler takes them with `cuda.hpp` in CUDA's place.
 
-What a GPU computes follows from the same source; what it costs, and what only hardware can get wrong, doesn't show here.
+What a GPU computes follows from the same source; what it costs, and what only hardware can get wrong, is not seen here.
 """
 
 from __future__ import annotations

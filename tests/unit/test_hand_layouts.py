@@ -76,7 +76,7 @@ def test_level4_copies_every_element_to_a_place_of_its_own(layouts: ctypes.CDLL,
     every = {(r, c) for r in range(64) for c in range(32)}
     assert elements == every
     places = {place(r, c) for r, c in elements}
-    assert len(places) == len(elements) and 0 <= min(places) and max(places) < getattr(layouts, f"{variant}_words")()
+    assert len(places) == len(elements) and min(places) >= 0 and max(places) < getattr(layouts, f"{variant}_words")()
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
