@@ -18,7 +18,7 @@ from cutegemm.problem import Signature
 
 #: What turns a spec into machine code: a change in any of these makes other kernels of the same spec.
 _SOURCES = ("compiler", "fusion", "kernels", "dtypes.py", "problem.py")
-_PACKAGES = ("nvidia-cutlass-dsl", "apache-tvm-ffi")
+_PACKAGES: tuple[str, ...] = ("nvidia-cutlass-dsl", "apache-tvm-ffi")
 _HAND_PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-crt", "cuda-core")
 
 
