@@ -30,10 +30,15 @@ struct TransposedTile {
     static LAYOUT int k_of(int piece) { return 4 * (piece % PER_ROW + PER_ROW * (piece / (PER_ROW * ROWS))); }
 };
 
-// Level 5's tile of A: rows of 64 bytes, four chunks, as in global memory. Two rows fill the 32 banks, so chunk c of four
-// neighbouring rows would meet in pairs; each pair of rows gets an order of its own.
+// Tiles of 16-byte chunks, rows of CHUNKS of them as in global memory: level 5's of A, and those of levels 7 to 9.
+//
+// Eight rows' chunk c is what a pass of ldmatrix reads, and rows that fill the 32 banks have it in the same four of them: an
+// 8-way conflict. The order of a row's chunks is permuted, by the row: in rows of 8 or more chunks chunk c lies where
+// c ^ row % 8 would; rows of 4 fill the banks in twos, and each pair of them gets an order of its own.
+template <int CHUNKS>
 struct SwizzledRows {
-    static constexpr int CHUNKS = 4;
+    static constexpr int PERIOD = CHUNKS < 8 ? CHUNKS : 8, ROWS_PER_ORDER = 8 / PERIOD;
+    static_assert(CHUNKS % PERIOD == 0 && 8 % PERIOD == 0, "rows of 1, 2, 4 or a multiple of 8 chunks");
 
-    static LAYOUT int place(int row, int chunk) { return row * CHUNKS + (chunk ^ row / 2 % CHUNKS); }
+    static LAYOUT int place(int row, int chunk) { return row * CHUNKS + (chunk ^ row / ROWS_PER_ORDER % PERIOD); }
 };

@@ -31,7 +31,7 @@ constexpr int LANES_M = 4, LANES_N = 8;
 constexpr int WARP_M = THREAD_M * LANES_M, WARP_N = THREAD_N * LANES_N;
 constexpr int WARPS_N = TILE_N / WARP_N;
 constexpr int RUNS = THREAD_N / PER;                       // chunks of B for a thread and k
-constexpr int A_CHUNKS = SwizzledRows::CHUNKS, B_CHUNKS = TILE_N / PER;  // of a row of each tile
+constexpr int A_CHUNKS = 4, B_CHUNKS = TILE_N / PER;       // of a row of each tile
 static_assert(TILE_K == A_CHUNKS * PER, "a row of A's tile is 64 bytes");
 static_assert(TILE_M / WARP_M * WARPS_N * 32 == THREADS && RUNS * PER == THREAD_N, "warps cover the tile");
 
@@ -64,7 +64,7 @@ struct Copier {
     INLINE void start(Stage& stage) {
 #pragma unroll
         for (int row = 0; row < TILE_M; row += A_ROWS)
-            copy_chunk<A_ALIGN>(&stage.a[SwizzledRows::place(a_row + row, a_chunk)], a + row * args.lda,
+            copy_chunk<A_ALIGN>(&stage.a[SwizzledRows<A_CHUNKS>::place(a_row + row, a_chunk)], a + row * args.lda,
                                 row < rows ? depth - a_chunk * PER : 0);
 #pragma unroll
         for (int row = 0; row < TILE_K; row += B_ROWS)
@@ -112,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) KERNEL(cons
             Chunk a[THREAD_M];
 #pragma unroll
             for (int i = 0; i < THREAD_M; ++i) {
-                const Chunk& chunk = stage.a[SwizzledRows::place(row + i * LANES_M, k / PER)];
+                const Chunk& chunk = stage.a[SwizzledRows<A_CHUNKS>::place(row + i * LANES_M, k / PER)];
                 a[i] = chunk_at<A_BYTES>(&chunk.words[k % PER * sizeof(Element) / 4]);
             }
 #pragma unroll

@@ -253,6 +253,26 @@ LEVELS: tuple[Level, ...] = (
         since=80,
         headers=True,
     ),
+    Level(
+        name="level7",
+        source="level7_mma_ptx.cu",
+        title="mma_ptx",
+        idea="ldmatrix and mma.sync in PTX from swizzled tiles, three steps of cp.async under way",
+        unit="mma",
+        share=(0.70, 0.80),
+        tile_m=128,
+        tile_n=128,
+        tile_k=32,
+        stages=4,
+        block=(256, 1),
+        reuse=(128, 128),
+        smem_bytes=4 * (128 + 128) * 32 * 2,
+        dynamic=True,
+        columns=8,
+        dtypes=("fp16", "bf16"),
+        since=80,
+        parameters=(("WARP_M", 32), ("WARP_N", 64), ("BLOCKS_PER_SM", 2)),
+    ),
 )
 """Every level and its variants, from the slowest to the fastest."""
 

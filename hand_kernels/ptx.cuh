@@ -32,6 +32,12 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
+// The shared memory that a launch asks for, beyond what arrays declare. Aligned to 128 bytes.
+__device__ __forceinline__ char* dynamic_shared_memory() {
+    extern __shared__ __align__(128) char dynamic_shared[];
+    return dynamic_shared;
+}
+
 // ---- cp.async (sm_80): from global to shared memory, past the registers, while the thread goes on. -------------------
 
 // Copies BYTES (4, 8 or 16; both addresses aligned to it), of which the first `valid` are read and the rest are zero.
@@ -54,4 +60,48 @@ __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commi
 template <int PENDING>
 __device__ __forceinline__ void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// ---- Tensor cores (sm_80). All 32 lanes take part in each of these. ---------------------------------------------------
+//
+// A matrix of 8 x 8 16-bit elements is one register of each lane: lane l holds row l / 4, columns 2 (l % 4) and the next.
+
+// Four such matrices from shared memory. Lane l gives the address of row l % 8 of matrix l / 8, 16 bytes, aligned to them.
+__device__ __forceinline__ void ldmatrix_x4(unsigned (&matrices)[4], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+
+// The same, each matrix transposed on its way.
+__device__ __forceinline__ void ldmatrix_x4_transposed(unsigned (&matrices)[4], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+
+// d += A B, A 16 x 16, B 16 x 8, d 16 x 8 in fp32. A is four 8 x 8 matrices: upper left, lower left, upper right, lower
+// right. B is two, upper and lower, each transposed. Lane l has d's row l / 4 in d[0] and d[1], row l / 4 + 8 in d[2] and
+// d[3], columns 2 (l % 4) and the next.
+__device__ __forceinline__ void mma_fp16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ void mma_bf16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// What lane (own lane) ^ mask gives. All 32 lanes take part.
+__device__ __forceinline__ float shuffle_xor(float x, int mask) {
+    float y;
+    asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, 0xffffffff;" : "=f"(y) : "f"(x), "r"(mask));
+    return y;
 }

@@ -111,6 +111,13 @@ def test_each_level_is_made_of_what_it_teaches() -> None:
         assert count(of("level6", dtype), "HMMA.16816.F32") == 32
         assert count(of("level6", dtype), "LDGSTS") == 8
         assert count(of("level6", dtype), "WARPSYNC|NOP|BAR") >= 2
+        # 2 x 8 products of a warp, 2 deep; fragments of them by 2 and 4 loads; three steps copied before, one after.
+        level7 = of("level7", dtype)
+        assert count(level7, "HMMA.16816.F32") == 32
+        assert count(level7, r"LDSM\.16\.M88\.4") == 4 and count(level7, r"LDSM\.16\.MT88\.4") == 8
+        assert count(level7, r"LDGSTS\.E\.BYPASS\.128") == 4 * 4
+        assert count(level7, r"BAR\.SYNC") == 1 and count(level7, r"LDS(\.\w+)* R\d|STS") == 0
+        assert count(level7, r"STG\.E\.128") == 8
 
 
 @pytest.mark.parametrize("align", [2, 4, 8])

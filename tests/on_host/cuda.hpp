@@ -47,7 +47,15 @@ extern Index blockDim;
 
 void __syncthreads();
 void __syncwarp();
+int __syncthreads_or(int predicate);
 unsigned lane_of_thread();
+
+// What every lane of the warp gives, 32 x `bytes`, at most 64 each: for instructions that lanes carry out together. Valid
+// until the warp's next but one.
+const void* of_the_warp(const void* own, unsigned bytes);
+
+// Memory that a launch asks for; each block finds there what the one before left.
+char* dynamic_shared();
 
 // cp.async's copies, made as late as the program allows: when their group is waited for.
 struct Copy {

@@ -24,7 +24,7 @@ template <int PAD, bool SWIZZLE> using A = TransposedTile<64, 32, PAD, SWIZZLE>;
 EXPORT(swizzled, 0, true)
 EXPORT(padded, 4, false)
 EXPORT(conflicting, 0, false)
-extern "C" int chunk_place(int row, int chunk) { return SwizzledRows::place(row, chunk); }
+extern "C" int chunk_place(int row, int chunk) { return SwizzledRows<4>::place(row, chunk); }
 """
 VARIANTS = ("swizzled", "padded", "conflicting")
 

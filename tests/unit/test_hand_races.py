@@ -12,13 +12,13 @@ from cutegemm.planner import contiguous_problem
 from tests import on_host
 
 #: The barriers of each level in the order of its source. Some sizes have two steps along K, and three.
-BARRIERS = {"level3": 2, "level4": 2, "level4-padded": 2, "level5": 1, "level6": 4}
+BARRIERS = {"level3": 2, "level4": 2, "level4-padded": 2, "level5": 1, "level6": 4, "level7": 1}
 
 
 def races(name: str, folder: Path, without_barrier: int | None = None) -> bool:
     level = find(name)
     dtype = level.dtypes[0]
-    m, n, k = 40, 40, 3 * level.depth(dtype)
+    m, n, k = 40, 40, (level.stages + 1) * level.depth(dtype)
     signature = contiguous_problem(m, n, k, dtype=dtype, layout="nn", out_dtype="fp32").signature
     spec = Spec(build.FAMILY, level, signature, "sm_90a")
     return on_host.races(spec, m, n, k, folder, without_barrier=without_barrier)
