@@ -18,6 +18,9 @@ struct Arguments {
     const Element* b;
     long long lda, ldb;  // 64 bits: a matrix may hold more than 2^31 elements
     int m, n, k;
+    int splits;         // blocks for each tile, 1 but on level 9, which has for more than one:
+    float* parts;       // splits x TILE_M x TILE_N sums of each tile
+    unsigned* tickets;  // 0 for each tile
     EpilogueArguments epilogue;
 };
 
@@ -25,17 +28,18 @@ struct Tile {
     int row, column;  // D's first element in it
 };
 
-// The tile of this block. Tiles are numbered along grid x alone, which goes to 2^31 - 1 where y and z end at 65,535.
-// They go down GROUP rows of tiles before the next column: blocks that run at the same time then share rows of A and
-// columns of B in L2.
+// Tile `number`. Tiles are numbered along grid x alone, which goes to 2^31 - 1 where y and z end at 65,535. They go down
+// GROUP rows of tiles before the next column: blocks that run at the same time then share rows of A and columns of B in L2.
 template <int GROUP = 8>
-INLINE Tile tile_of_block(const Arguments& args) {
+INLINE Tile tile_of(const Arguments& args, unsigned number) {
     const int tiles_m = (args.m - 1) / TILE_M + 1, tiles_n = (args.n - 1) / TILE_N + 1;
     const long long per_group = static_cast<long long>(GROUP) * tiles_n;
-    const int first = static_cast<int>(blockIdx.x / per_group) * GROUP;
-    const int rows = min(GROUP, tiles_m - first), within = static_cast<int>(blockIdx.x % per_group);
+    const int first = static_cast<int>(number / per_group) * GROUP;
+    const int rows = min(GROUP, tiles_m - first), within = static_cast<int>(number % per_group);
     return {(first + within % rows) * TILE_M, within / rows * TILE_N};
 }
+
+INLINE Tile tile_of_block(const Arguments& args) { return tile_of(args, blockIdx.x); }
 
 // N neighbouring sums of one row into D, as far as D goes. Nothing may wait for a thread that left here.
 template <int N>

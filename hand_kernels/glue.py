@@ -13,12 +13,15 @@ from cutegemm.hand_kernels.levels import Level
 from cutegemm.kernels import abi
 from cutegemm.problem import Access, Signature
 
+#: What a launch adds to the arguments of a call: how many blocks share a tile, and the workspace that these need.
+LAUNCH = ("splits", "parts", "tickets")
+
 
 class Field(NamedTuple):
     """A field of `Arguments` or `EpilogueArguments`.
 
     `format` is its code in `struct`: "Q" an address, "q" a stride in elements, "i" a size, "f" an fp32 value. `source`
-    names the argument of `abi.arguments` that it holds, or is None for a stride that is known to be 1.
+    names the argument of `abi.arguments` that it holds, or of `LAUNCH`, or is None for a stride that is known to be 1.
     """
 
     name: str
@@ -34,7 +37,9 @@ def arguments(signature: Signature) -> tuple[Field, ...]:
         Field("a", "const Element*", "Q", "ptr.a"),
         Field("b", "const Element*", "Q", "ptr.b"),
         *(_stride(name, access, tensor, dim) for name, access, tensor, dim in strides),
-        *(Field(size, "int", "i", size) for size in ("m", "n", "k")),
+        *(Field(size, "int", "i", size) for size in ("m", "n", "k", "splits")),
+        Field("parts", "float*", "Q", "parts"),
+        Field("tickets", "unsigned*", "Q", "tickets"),
     )
 
 

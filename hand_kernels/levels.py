@@ -6,7 +6,7 @@ compiler.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Literal
 
@@ -14,6 +14,8 @@ from cutegemm.dtypes import lookup
 
 #: What a block can have without asking, in bytes; more is dynamic and needs an attribute set on the kernel.
 STATIC_SHARED_LIMIT = 48 * 1024
+#: The least steps along K of a block that shares a tile, and how many may: one of them reads the sums of all.
+SPLIT_STEPS, MAX_SPLITS = 4, 8
 _ALL = ("fp32", "fp16", "bf16")
 
 
@@ -30,6 +32,7 @@ class Level:
     One read of A from global memory serves `reuse[0]` outputs, one of B `reuse[1]`.
     `dtypes` are those of A and B, `since` the least compute capability (10 * major + minor) and `only` the one
     architecture where that is so. `parameters` are further macros of the source. `headers`: it includes mma.h.
+    `split_k`: several blocks may share a tile, each a part of K (`splits`).
     """
 
     name: str
@@ -52,6 +55,7 @@ class Level:
     since: int = 75
     only: str | None = None
     headers: bool = False
+    split_k: bool = False
     parameters: tuple[tuple[str, int], ...] = ()
 
     @property
@@ -79,6 +83,17 @@ class Level:
         """Blocks of a launch: all along grid x, which is the one dimension that goes beyond 65,535."""
         return ceil(m / self.tile_m) * ceil(n / self.tile_n)
 
+    def splits(self, m: int, n: int, k: int, dtype: str, sm_count: int) -> int:
+        """Blocks that share a tile: as many as keep `sm_count` SMs busy where tiles alone don't, if each has some K."""
+        if not self.split_k:
+            return 1
+        steps = ceil(k / self.depth(dtype))
+        return max(1, min(sm_count // self.blocks(m, n), steps // SPLIT_STEPS, MAX_SPLITS))
+
+    def part_bytes(self, m: int, n: int, splits: int) -> int:
+        """Workspace for the parts' sums, in fp32."""
+        return 4 * splits * self.blocks(m, n) * self.tile_m * self.tile_n
+
     def macros(self, dtype: str) -> dict[str, int]:
         """What the source is compiled with for A and B of `dtype`."""
         tile = {"TILE_M": self.tile_m, "TILE_N": self.tile_n, "TILE_K": self.depth(dtype)}
@@ -97,6 +112,32 @@ class Level:
         """Floating-point operations per byte loaded: 0.25 for the naive level in fp32, B/4 for tiles of B x B."""
         return 2 * m * n * k / self.loaded_bytes(m, n, k, dtype)
 
+
+def _tuned(name: str, tile_m: int, tile_n: int, tile_k: int, *, stages: int, blocks_per_sm: int = 1) -> Level:
+    """A configuration of level 8: warps of 64 x 64."""
+    return Level(
+        name=name,
+        source="level8_tuned.cu",
+        title=f"tuned, {tile_m} x {tile_n} x {tile_k}",
+        idea=f"level 7 as a template, here with warps of 64 x 64, {stages} stages and fragments loaded ahead",
+        unit="mma",
+        share=(0.80, 0.90),
+        tile_m=tile_m,
+        tile_n=tile_n,
+        tile_k=tile_k,
+        stages=stages,
+        block=(tile_m // 64 * (tile_n // 64) * 32, 1),
+        reuse=(tile_n, tile_m),
+        smem_bytes=stages * (tile_m + tile_n) * tile_k * 2,
+        dynamic=True,
+        columns=8,
+        dtypes=("fp16", "bf16"),
+        since=80,
+        parameters=(("WARP_M", 64), ("WARP_N", 64), ("BLOCKS_PER_SM", blocks_per_sm)),
+    )
+
+
+_LEVEL8 = _tuned("level8", 256, 128, 64, stages=3)
 
 LEVELS: tuple[Level, ...] = (
     Level(
@@ -272,6 +313,19 @@ LEVELS: tuple[Level, ...] = (
         dtypes=("fp16", "bf16"),
         since=80,
         parameters=(("WARP_M", 32), ("WARP_N", 64), ("BLOCKS_PER_SM", 2)),
+    ),
+    _tuned("level8-128x128x32", 128, 128, 32, stages=4, blocks_per_sm=2),
+    _tuned("level8-128x256x32", 128, 256, 32, stages=4),
+    _tuned("level8-256x128x32", 256, 128, 32, stages=4),
+    _LEVEL8,
+    replace(
+        _LEVEL8,
+        name="level9",
+        source="level9_specialized.cu",
+        title="specialized",
+        idea="whole tiles copied with no predicates, and K split over blocks where tiles are few, summed in order",
+        share=(0.90, 0.95),
+        split_k=True,
     ),
 )
 """Every level and its variants, from the slowest to the fastest."""

@@ -23,12 +23,19 @@ struct Stage {
     Chunk b[TILE_K * B_CHUNKS];
 };
 
-// Where a warp's part of the tile begins.
+// Where a warp's part of the tile begins, and where a lane's first loads of it lie in a stage.
+//
+// From there on it is constants: other rows, a multiple of 8 away, have the same order of chunks, and in a row the chunk
+// that is x further, where x meets no carry, lies at the place's exclusive or with x.
 struct Warp {
-    int row, column;
+    int row, column, a_place, b_place;
 
     INLINE Warp()
-        : row(threadIdx.x / 32 / WARPS_N * WARP_M), column(threadIdx.x / 32 % WARPS_N * WARP_N) {}
+        : row(threadIdx.x / 32 / WARPS_N * WARP_M), column(threadIdx.x / 32 % WARPS_N * WARP_N) {
+        const int lane_row = threadIdx.x % 16, half = threadIdx.x % 32 / 16;
+        a_place = ATile::place(row + lane_row, half);
+        b_place = BTile::place(lane_row, column / PER + half);
+    }
 };
 
 // A lane's registers of A and B for MMA_K steps along K, and of the sums.
@@ -39,13 +46,12 @@ struct Fragments {
 using Sums = float[WARP_M / MMA_M][WARP_N / MMA_N][4];
 
 INLINE void load(Fragments& fragments, const Stage& stage, const Warp& warp, int k) {
-    const int row = threadIdx.x % 16, half = threadIdx.x % 32 / 16;
+    const Chunk* a = &stage.a[warp.a_place ^ k / PER];
 #pragma unroll
-    for (int i = 0; i < WARP_M / MMA_M; ++i)
-        ldmatrix_x4(fragments.a[i], &stage.a[ATile::place(warp.row + i * MMA_M + row, k / PER + half)]);
+    for (int i = 0; i < WARP_M / MMA_M; ++i) ldmatrix_x4(fragments.a[i], a + i * MMA_M * A_CHUNKS);
 #pragma unroll
     for (int j = 0; j < WARP_N / 16; ++j)
-        ldmatrix_x4_transposed(fragments.b[j], &stage.b[BTile::place(k + row, warp.column / PER + 2 * j + half)]);
+        ldmatrix_x4_transposed(fragments.b[j], &stage.b[(warp.b_place ^ 2 * j) + k * B_CHUNKS]);
 }
 
 template <typename T>

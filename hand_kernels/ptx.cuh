@@ -62,6 +62,23 @@ __device__ __forceinline__ void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
+// ---- Between blocks ----------------------------------------------------------------------------------------------------
+
+// blockIdx.x, read each time: a compiler that knew the answers to be the same would keep what follows from them.
+__device__ __forceinline__ unsigned block_index() {
+    unsigned index;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(index));
+    return index;
+}
+
+// Adds 1 and gives what was there. What this block's threads stored before a barrier in front of this is seen by whoever
+// takes a later ticket, and by its block behind a barrier after that.
+__device__ __forceinline__ unsigned take_ticket(unsigned* counter) {
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+    return before;
+}
+
 // ---- Tensor cores (sm_80). All 32 lanes take part in each of these. ---------------------------------------------------
 //
 // A matrix of 8 x 8 16-bit elements is one register of each lane: lane l holds row l / 4, columns 2 (l % 4) and the next.

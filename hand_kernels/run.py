@@ -1,4 +1,8 @@
-"""Launching a hand-written kernel: a cubin loaded by the driver, its arguments as one struct, any stream."""
+"""Launching a hand-written kernel: a cubin loaded by the driver, its arguments as one struct, any stream.
+
+A level that splits K needs a workspace for the parts' sums. It is this module's own: torch's allocator gives it for
+each launch that splits, on the current stream, which is the one launched on, so that its reuse is ordered behind it.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from cutegemm.kernels import abi
 
 if TYPE_CHECKING:
     from cutegemm.compiler import Spec
+    from cutegemm.hand_kernels.levels import Level
     from cutegemm.problem import Signature
 
 _CTYPES: dict[str, Any] = {"Q": ctypes.c_uint64, "q": ctypes.c_int64, "i": ctypes.c_int32, "f": ctypes.c_float}
@@ -29,9 +34,12 @@ class HandKernel:
         self._driver = driver
         self._level = level_of(spec)
         names = [argument.name for argument in abi.arguments(spec.signature)]
-        self._m, self._n = names.index("m"), names.index("n")
+        self._sizes = [names.index(size) for size in ("m", "n", "k")]
+        self._sm_count = names.index("sm_count")
+        self._dtype = spec.signature.a.dtype
         self._struct, sources = arguments_struct(spec.signature)
-        self._sources = [None if source is None else names.index(source) for source in sources]
+        places = {name: i for i, name in enumerate((*names, "stream", *glue.LAUNCH))}
+        self._sources = [None if source is None else places[source] for source in sources]
         # A kernel of a library is nobody's context's: the driver loads it into each that launches it.
         self._code = ObjectCode.from_cubin(cubin)
         self._function = int(self._code.get_kernel(symbol).handle)
@@ -39,13 +47,19 @@ class HandKernel:
 
     def __call__(self, *values: Any) -> None:
         level, stream = self._level, values[-1]
-        packed = self._struct(*(1 if i is None else values[i] for i in self._sources))
+        m, n, k = (values[i] for i in self._sizes)
+        splits = level.splits(m, n, k, self._dtype, values[self._sm_count])
+        blocks = level.blocks(m, n)
+        # It has to live until the kernel is launched, and no longer.
+        workspace = Workspace(level, m, n, splits) if splits > 1 else None
+        given = (*values, splits, *((0, 0) if workspace is None else workspace.addresses))
+        packed = self._struct(*(1 if i is None else given[i] for i in self._sources))
         parameters = (ctypes.c_void_p * 1)(ctypes.addressof(packed))
         if level.dynamic_bytes > 0:
             self._allow_dynamic()
         (error,) = self._driver.cuLaunchKernel(
             self._function,
-            *(level.blocks(values[self._m], values[self._n]), 1, 1),
+            *(blocks * splits, 1, 1),
             *(*level.block, 1),
             level.dynamic_bytes,
             stream,
@@ -64,6 +78,21 @@ class HandKernel:
             (error,) = driver.cuKernelSetAttribute(attribute, self._level.dynamic_bytes, self._function, device)
             _check(error, f"allowing {self._level.dynamic_bytes} bytes of shared memory")
             self._prepared.add(int(device))
+
+
+class Workspace:
+    """What the blocks that share a tile need: room for each one's sums, and for every tile a ticket counter at 0."""
+
+    def __init__(self, level: Level, m: int, n: int, splits: int, device: str = "cuda") -> None:
+        import torch
+
+        self._parts = torch.empty(level.part_bytes(m, n, splits) // 4, dtype=torch.float32, device=device)
+        self._tickets = torch.zeros(level.blocks(m, n), dtype=torch.int32, device=device)
+
+    @property
+    def addresses(self) -> tuple[int, int]:
+        """Those of the sums and of the counters."""
+        return self._parts.data_ptr(), self._tickets.data_ptr()
 
 
 def arguments_struct(signature: Signature) -> tuple[type[ctypes.Structure], list[str | None]]:

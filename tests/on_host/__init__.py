@@ -18,8 +18,8 @@ from torch import Tensor
 
 from cutegemm.compiler import Spec
 from cutegemm.device import lookup
-from cutegemm.hand_kernels import build
-from cutegemm.hand_kernels.run import arguments_struct
+from cutegemm.hand_kernels import build, glue
+from cutegemm.hand_kernels.run import Workspace, arguments_struct
 from cutegemm.kernels import abi
 from cutegemm.launch import _constants, floats_of, tensors_of
 from cutegemm.normalize import Call, allocate, check, parse, prepare
@@ -67,25 +67,29 @@ _MAIN = """
 static Element a[{m} * {k}], b[{k} * {n}];
 static fp32 d[{m} * {n}];
 int main() {{
-    const Arguments arguments = {{a, b, {k}, {n}, {m}, {n}, {k}, {{d, {n}, 1.0f}}}};
+    const Arguments arguments = {{a, b, {k}, {n}, {m}, {n}, {k}, 1, nullptr, nullptr, {{d, {n}, 1.0f}}}};
     const auto kernel = [](const void* given) {{ {symbol}(*static_cast<const Arguments*>(given)); }};
     launch(kernel, &arguments, {blocks}, {x}, {y});
 }}
 """
 
 
-def races(spec: Spec, m: int, n: int, k: int, folder: Path, *, without_barrier: int | None = None) -> bool:
+def races(
+    spec: Spec, m: int, n: int, k: int, folder: Path, *, source: str | None = None, without_barrier: int | None = None
+) -> bool:
     """Whether ThreadSanitizer finds a race in the kernel of `spec`, which has no epilogue and gives fp32, at one size.
 
-    `without_barrier` takes the barrier of that number, in the order of the source, out of it first.
+    `without_barrier` takes the barrier of that number, in the order of the file `source` (default: the level's), out of
+    it first.
     """
     level = build.level_of(spec)
     for path in (*build.FOLDER.glob("*.cu*"), *HERE.glob("*.cuh"), *HERE.glob("*.h*")):
         shutil.copy(path, folder)
     if without_barrier is not None:
-        parts = re.split(r"(__sync(?:threads|warp)\(\);)", (folder / level.source).read_text())
+        path = folder / (level.source if source is None else source)
+        parts = re.split(r"(__sync(?:threads|warp)\(\);)", path.read_text())
         parts[2 * without_barrier + 1] = ""
-        (folder / level.source).write_text("".join(parts))
+        path.write_text("".join(parts))
     x, y = level.block
     main = _MAIN.format(m=m, n=n, k=k, blocks=level.blocks(m, n), x=x, y=y, symbol=spec.symbol)
     (folder / "kernel.cpp").write_text('#include "cuda.hpp"\n' + build.source(spec) + main)
@@ -115,8 +119,12 @@ class HostKernel:
     def __call__(self, *values: Any) -> None:
         named = dict(zip((argument.name for argument in abi.arguments(self.spec.signature)), values, strict=False))
         level = build.level_of(self.spec)
+        m, n, k = (named[size] for size in ("m", "n", "k"))
+        splits = level.splits(m, n, k, self.spec.signature.a.dtype, GPU.sm_count)
+        workspace = Workspace(level, m, n, splits, "cpu")
+        named |= dict(zip(glue.LAUNCH, (splits, *workspace.addresses), strict=True))
         arguments = self.struct(*(1 if source is None else named[source] for source in self.sources))
-        self.library.run(ctypes.byref(arguments), level.blocks(named["m"], named["n"]), *level.block)
+        self.library.run(ctypes.byref(arguments), level.blocks(m, n) * splits, *level.block)
 
 
 def prepared(a: Tensor, b: Tensor, **keywords: Any) -> Call:

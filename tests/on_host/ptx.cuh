@@ -34,6 +34,9 @@ inline void cp_async_wait() {
     wait_for_copies(PENDING);
 }
 
+inline unsigned block_index() { return blockIdx.x; }
+inline unsigned take_ticket(unsigned* counter) { return __atomic_fetch_add(counter, 1, __ATOMIC_ACQ_REL); }
+
 inline char* dynamic_shared_memory() { return dynamic_shared(); }
 
 // A matrix's row r, columns 2 c and 2 c + 1, are lane 4 r + c's.

@@ -109,11 +109,23 @@ def verify(level: Level, cases: Cases, block: Path, folder: Path) -> None:
             out.assert_intact()
 
 
+def split(dtype: torch.dtype) -> Cases:
+    """K long enough to be shared out, over tiles that are whole and that aren't; the parts' ends are not K's."""
+    m, n, k = 257, 129, 600
+    a, b = matrix(m, k, dtype), matrix(k, n, dtype, 136)
+    return [
+        (a[:256], b[:, :128], {}),
+        (a[:256, :512], b[:512, :128], {}),
+        (a, b, {"epilogue": epilogues.bias_gelu(torch.randn(n)), "c": matrix(m, n, dtype), "beta": 0.5}),
+    ]
+
+
 KINDS: dict[str, Callable[[torch.dtype], Cases]] = {
     "ragged": ragged,
     "scaled": scaled,
     "fused": fused,
     "paired": paired,
+    "split": split,
 }
 
 
@@ -128,6 +140,8 @@ def block(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_level(level: Level, dtype: str, kind: str, block: Path, tmp_path: Path) -> None:
     if dtype not in level.dtypes or (kind == "paired" and level.columns % 2):
         pytest.skip("a declared limit")
+    if kind == "split" and not level.split_k:
+        pytest.skip("one block to a tile")
     if level.only is not None:
         pytest.skip("made of instructions that nothing on a host stands in for")
     torch.manual_seed(1)
