@@ -13,7 +13,7 @@ from torch import Tensor
 from cutegemm import epilogues, gemm, interleave
 from cutegemm.device import DeviceSpec
 from cutegemm.errors import ArgumentError, DTypeError, ShapeError, UnsupportedArchitectureError
-from cutegemm.hand_kernels import LEVELS, Level
+from cutegemm.hand_kernels import LEVELS, Level, find
 from cutegemm.planner import PINNED, contiguous_problem, refusal
 from tests.helpers import Guarded, check
 from tests.semantics.inputs import everything, in_nan, randn
@@ -33,6 +33,7 @@ SIZES = (
     (128, 128, 128),
     (129, 257, 65),
     (300, 520, 136),
+    (512, 256, 256),
     (16 * 65535 + 16, 8, 8),
 )
 
@@ -139,6 +140,58 @@ def test_results_are_the_same_bits_each_time_and_kept_in_fp32(served: tuple[Leve
     x, ones = torch.zeros(130, 1024, dtype=dtype), torch.ones(1024, 136, dtype=dtype)
     x[:, 0], x[:, 3], x[:, 1023] = 256, 1, -256
     assert torch.equal(gemm(x, ones, kernel=f"hand:{level}"), torch.ones(130, 136, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_k_is_split_and_summed_in_order(dtype: torch.dtype) -> None:
+    level = find("level9")
+    if refusal(contiguous_problem(64, 64, 64, layout="nn"), PINNED["hand"], level, DeviceSpec.query(0)) is not None:
+        pytest.skip("not on this GPU")
+    for m, n, k in ((256, 128, 512), (257, 129, 600), (1, 1, 65536), (100, 60, 8191), (1024, 1024, 4096)):
+        assert level.splits(m, n, k, "bf16", DeviceSpec.query(0).sm_count) > 1
+        a, b = operands(m, n, k, dtype)
+        c, bias = randn(m, n, dtype=dtype, seed=2), randn(n, dtype=dtype, seed=3)
+        keywords: dict[str, Any] = {"c": c, "beta": 0.5, "epilogue": epilogues.bias_gelu(bias)}
+        out = guarded(m, n, dtype)
+        gemm(a, b, out=out.tensor, kernel="hand:level9", **keywords)
+        check(out.tensor, a, b, **keywords)
+        out.assert_intact()
+        first = out.tensor.clone()
+        for _ in range(100):
+            assert torch.equal(gemm(a, b, kernel="hand:level9", **keywords), first)
+    # The sums of a part are fp32: 256 and 1 in the first, -256 in the second.
+    x, ones = torch.zeros(130, 1024, dtype=dtype), torch.ones(1024, 136, dtype=dtype)
+    x[:, 0], x[:, 3], x[:, 1023] = 256, 1, -256
+    assert torch.equal(gemm(x, ones, kernel="hand:level9"), torch.ones(130, 136, dtype=dtype))
+
+
+def test_split_launches_share_no_workspace_and_are_captured() -> None:
+    level = find("level9")
+    if refusal(contiguous_problem(64, 64, 64, layout="nn"), PINNED["hand"], level, DeviceSpec.query(0)) is not None:
+        pytest.skip("not on this GPU")
+    pairs = [operands(256, 256, 8192 + 64 * i, torch.bfloat16, None) for i in range(4)]
+    wanted = [gemm(a, b, kernel="hand:level9") for a, b in pairs]
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in pairs]
+    results: list[list[Tensor]] = [[] for _ in pairs]
+    for _ in range(50):
+        for (a, b), stream, made in zip(pairs, streams, results, strict=True):
+            with torch.cuda.stream(stream):
+                made.append(gemm(a, b, kernel="hand:level9"))
+    torch.cuda.synchronize()
+    for made, right in zip(results, wanted, strict=True):
+        assert all(torch.equal(one, right) for one in made)
+    outs = [torch.empty_like(one) for one in wanted]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for (a, b), out in zip(pairs, outs, strict=True):
+            gemm(a, b, out=out, kernel="hand:level9")
+    for _ in range(3):
+        for out in outs:
+            out.fill_(torch.nan)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert all(torch.equal(out, right) for out, right in zip(outs, wanted, strict=True))
 
 
 def test_it_runs_on_the_callers_stream(served: tuple[Level, torch.dtype]) -> None:
