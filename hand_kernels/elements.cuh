@@ -98,7 +98,8 @@ INLINE void copy_chunk(void* target, const T* source, int valid) {
     }
 }
 
-// Bytes of one access to N elements whose addresses are aligned to `align`: as wide as it goes, or 0 for single elements.
+// Bytes of one access to N elements whose addresses are aligned to `align`: as wide as it goes, or 0 for single
+// elements.
 template <typename T>
 INLINE constexpr int access_bytes(int n, int align) {
     const int bytes = n * int(sizeof(T)) < 16 ? n * int(sizeof(T)) : 16;

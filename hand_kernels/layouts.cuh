@@ -1,9 +1,9 @@
-// Where elements lie in shared memory, as arithmetic and nothing else: a host compiler takes this file too, and the tests
-// count bank conflicts with these very formulas.
+// Where elements lie in shared memory, as arithmetic and nothing else: a host compiler takes this file too, and the
+// tests count bank conflicts with these very formulas.
 //
-// Shared memory has 32 banks of 4 bytes; a word's bank is its index modulo 32. A warp's access takes as many passes as the
-// busiest bank has different words. Lanes that read one word share a pass: a broadcast is not a conflict. Of 16-byte
-// accesses a pass serves 8 lanes, which are free of conflicts if their chunks differ modulo 8.
+// Shared memory has 32 banks of 4 bytes; a word's bank is its index modulo 32. A warp's access takes as many passes as
+// the busiest bank has different words. Lanes that read one word share a pass: a broadcast is not a conflict. Of
+// 16-byte accesses a pass serves 8 lanes, which are free of conflicts if their chunks differ modulo 8.
 #pragma once
 
 #ifdef __CUDACC__
@@ -14,11 +14,12 @@
 
 // Level 4's tile of A: ROWS x DEPTH of fp32, transposed, so that a thread finds 4 rows of one k in 16 bytes.
 //
-// It is filled by pieces of 4 elements along k, written to 4 places a pitch apart. Eight neighbouring lanes hold one row's
-// pieces, 4 k apart: with a pitch of 64 words these are 4 * 64 words apart, all in one bank, an 8-way conflict.
+// It is filled by pieces of 4 elements along k, written to 4 places a pitch apart. Eight neighbouring lanes hold one
+// row's pieces, 4 k apart: with a pitch of 64 words these are 4 * 64 words apart, all in one bank, an 8-way conflict.
 //   swizzled  row ^ 4 * (k / 4 % 8) moves the 8 pieces to 8 groups of 4 banks; 16-byte groups stay whole.
-//   padded    4 words more a row move pieces by 16 banks, which parts two of them, not eight: lanes have to be dealt out
-//             two pieces to a row instead. (A pitch of 65 would part all, and end 16-byte reads, which are aligned.)
+//   padded    4 words more a row move pieces by 16 banks, which parts two of them, not eight: lanes have to be dealt
+//             out two pieces to a row instead. (A pitch of 65 would part all, and end 16-byte reads, which are
+//             aligned.)
 template <int ROWS, int DEPTH, int PAD, bool SWIZZLE>
 struct TransposedTile {
     static constexpr int PITCH = ROWS + PAD, WORDS = DEPTH * PITCH;
@@ -32,9 +33,9 @@ struct TransposedTile {
 
 // Tiles of 16-byte chunks, rows of CHUNKS of them as in global memory: level 5's of A, and those of levels 7 to 9.
 //
-// Eight rows' chunk c is what a pass of ldmatrix reads, and rows that fill the 32 banks have it in the same four of them: an
-// 8-way conflict. The order of a row's chunks is permuted, by the row: in rows of 8 or more chunks chunk c lies where
-// c ^ row % 8 would; rows of 4 fill the banks in twos, and each pair of them gets an order of its own.
+// Eight rows' chunk c is what a pass of ldmatrix reads, and rows that fill the 32 banks have it in the same four of
+// them: an 8-way conflict. The order of a row's chunks is permuted, by the row: in rows of 8 or more chunks chunk c
+// lies where c ^ row % 8 would; rows of 4 fill the banks in twos, and each pair of them gets an order of its own.
 template <int CHUNKS>
 struct SwizzledRows {
     static constexpr int PERIOD = CHUNKS < 8 ? CHUNKS : 8, ROWS_PER_ORDER = 8 / PERIOD;

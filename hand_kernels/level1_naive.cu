@@ -3,15 +3,17 @@
 // The thread of row r and column c walks K and adds up A[r][k] * B[k][c]. That is the whole kernel; it is the one that
 // every other is checked against.
 //
-// Arithmetic intensity. A step along K is one FMA, 2 FLOP, for two loads of 4 bytes: 2 / 8 = 0.25 FLOP a byte. At
-// M = N = K = 4096 the threads load 2 * 4096^3 * 4 bytes = 549 GB, of matrices that hold 0.2 GB. An H100 needs 66.9 TFLOP/s
-// / 3.35 TB/s = 20 FLOP a byte to be busy: a kernel at 0.25 lives off its caches, and waits for them.
+// Arithmetic intensity. A step along K is one FMA, 2 FLOP, for two loads of 4 bytes: 2 / 8 = 0.25 FLOP a byte. At M = N
+// = K = 4096 the threads load 2 * 4096^3 * 4 bytes = 549 GB, of matrices that hold 0.2 GB. An H100 needs 66.9 TFLOP/s /
+// 3.35 TB/s = 20 FLOP a byte to be busy: a kernel at 0.25 lives off its caches, and waits for them.
 //
-// How lanes map to outputs decides what a warp's load costs. With threadIdx.x along columns, the 32 lanes of a warp read
+// How lanes map to outputs decides what a warp's load costs. With threadIdx.x along columns, the 32 lanes of a warp
+// read
 //   A[r][k]            one address: a broadcast, one sector of 32 bytes;
 //   B[k][c .. c + 31]  128 neighbouring bytes: four whole sectors.
 // (Texts that call the naive kernel's reads of B uncoalesced have x along rows in mind.) With x along rows, the variant
-// `level1-uncoalesced`, lanes read A[r .. r + 31][k]: 32 rows, 32 sectors, 4 bytes of each used; and they write D so too.
+// `level1-uncoalesced`, lanes read A[r .. r + 31][k]: 32 rows, 32 sectors, 4 bytes of each used; and they write D so
+// too.
 //
 // In the profiler: sectors per request of the global loads, 2.5 on average here (1 and 4) and 16.5 (32 and 1) in the
 // variant; L1's throughput near its limit while the FMA pipe idles.

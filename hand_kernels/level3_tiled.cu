@@ -1,21 +1,21 @@
 // Level 3, tiled: what a block needs it reads once, into shared memory.
 //
-// The block of a 32 x 32 tile of D walks K in steps of 32. In each, its threads fetch 32 x 32 of A and of B, every element
-// once, and then multiply out of shared memory, where each element serves 32 outputs. A thread computes four outputs of a
-// column, so that an element of B that it holds serves four times.
+// The block of a 32 x 32 tile of D walks K in steps of 32. In each, its threads fetch 32 x 32 of A and of B, every
+// element once, and then multiply out of shared memory, where each element serves 32 outputs. A thread computes four
+// outputs of a column, so that an element of B that it holds serves four times.
 //
-// Two barriers a step: after the tiles are filled, so that nobody reads what is not there yet; and after they are used, so
-// that nobody overwrites what another thread still reads. Without the second the kernel is right on most days.
+// Two barriers a step: after the tiles are filled, so that nobody reads what is not there yet; and after they are used,
+// so that nobody overwrites what another thread still reads. Without the second the kernel is right on most days.
 //
-// Arithmetic intensity. A step is 2 * 32^3 FLOP for 2 * 32^2 * 4 bytes: B / 4 = 8 FLOP a byte for a tile of B = 32. Global
-// loads fall from 2 N^3 elements to 2 N^3 / B: at N = 4096 from 549 GB to 17.2 GB. The ridge, 20 FLOP a byte on an H100,
-// would take B = 80; L2 provides much of the rest.
+// Arithmetic intensity. A step is 2 * 32^3 FLOP for 2 * 32^2 * 4 bytes: B / 4 = 8 FLOP a byte for a tile of B = 32.
+// Global loads fall from 2 N^3 elements to 2 N^3 / B: at N = 4096 from 549 GB to 17.2 GB. The ridge, 20 FLOP a byte on
+// an H100, would take B = 80; L2 provides much of the rest.
 //
-// Edges are filled with zeros, which add nothing to a sum: the loop has no special cases, and every thread, also one whose
-// outputs lie outside of D, helps to fill the tiles and meets every barrier.
+// Edges are filled with zeros, which add nothing to a sum: the loop has no special cases, and every thread, also one
+// whose outputs lie outside of D, helps to fill the tiles and meets every barrier.
 //
-// In the profiler: bytes of global loads at L1 equal 2 N^3 / 32 elements; shared memory's pipe leads now, since a FMA takes
-// more than one word from it; no bank conflicts: a warp reads one word of A (a broadcast) or 32 neighbours of B.
+// In the profiler: bytes of global loads at L1 equal 2 N^3 / 32 elements; shared memory's pipe leads now, since a FMA
+// takes more than one word from it; no bank conflicts: a warp reads one word of A (a broadcast) or 32 neighbours of B.
 #include "common.cuh"
 
 constexpr int Y = THREADS / TILE_N;    // rows of threads

@@ -1,20 +1,20 @@
 // Level 4, bank-conflict-free: read shared memory 16 bytes at a time, and pay nothing for having written it so.
 //
-// Level 3 is bound by shared memory. Here a thread computes eight outputs of a column, so that a k costs it one word of B
-// and eight of A: two 16-byte reads if A's eight rows are neighbours, that is, if A's tile lies transposed. But A comes
-// with k along its rows, and a warp that transposes as it writes puts words a whole pitch apart: into the same bank, where
-// the hardware writes them one after the other. `layouts.cuh` has the arithmetic and the two cures:
+// Level 3 is bound by shared memory. Here a thread computes eight outputs of a column, so that a k costs it one word of
+// B and eight of A: two 16-byte reads if A's eight rows are neighbours, that is, if A's tile lies transposed. But A
+// comes with k along its rows, and a warp that transposes as it writes puts words a whole pitch apart: into the same
+// bank, where the hardware writes them one after the other. `layouts.cuh` has the arithmetic and the two cures:
 //   swizzle (level4)         permute the places within each k: no memory, no constraint on who copies what;
-//   padding (level4-padded)  make rows longer: simple, costs memory, and parts only two of the eight words here, so that
-//                            the copying has to be dealt out to suit.
+//   padding (level4-padded)  make rows longer: simple, costs memory, and parts only two of the eight words here, so
+//                            that the copying has to be dealt out to suit.
 // level4-conflicting has neither. A broadcast is not a conflict: all lanes of a warp read A's words together.
 //
 // Arithmetic intensity. Tiles of 64 x 64: 64 / 4 = 16 FLOP a byte from global memory. From shared memory, 8 FMAs take 9
 // words in 3 reads, where level 3 takes 5 words, in 5 reads or two, for 4.
 //
-// In the profiler: shared-memory bank conflicts of stores, 7 for each in level4-conflicting and 0 in the others; the same
-// global bytes in all; time differs by what the writes' share was. If level 3 to 4 is a tie on your GPU, look at the
-// instruction mix: shared-memory reads per FMA have fallen, and something else leads.
+// In the profiler: shared-memory bank conflicts of stores, 7 for each in level4-conflicting and 0 in the others; the
+// same global bytes in all; time differs by what the writes' share was. If level 3 to 4 is a tie on your GPU, look at
+// the instruction mix: shared-memory reads per FMA have fallen, and something else leads.
 #include "common.cuh"
 #include "layouts.cuh"
 

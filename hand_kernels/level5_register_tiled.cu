@@ -1,27 +1,28 @@
 // Level 5, register-tiled: 8 x 8 outputs a thread, and the next step on its way while this one is computed.
 //
-// Registers are the one memory that keeps up with the FMA units. A thread takes 8 elements of A and 8 of B into registers
-// and makes 64 products of them: 16 words for 64 FMAs, where level 4 takes 9 for 8.
+// Registers are the one memory that keeps up with the FMA units. A thread takes 8 elements of A and 8 of B into
+// registers and makes 64 products of them: 16 words for 64 FMAs, where level 4 takes 9 for 8.
 //
 //   block    128 x 128 of D, 256 threads, 8 warps as 4 x 2
 //   warp     32 x 64, its lanes as 4 x 8
 //   thread   rows 4 apart, columns in runs of 16 bytes: neighbouring lanes read neighbouring chunks
 //
-// Along K a step is 64 bytes of a row. A's tile stays as it is in global memory: a thread reads a chunk, several k of one
-// row, so that nothing has to be transposed and cp.async can copy it. Tiles keep the elements' own type; 16-bit ones are
-// widened in registers.
+// Along K a step is 64 bytes of a row. A's tile stays as it is in global memory: a thread reads a chunk, several k of
+// one row, so that nothing has to be transposed and cp.async can copy it. Tiles keep the elements' own type; 16-bit
+// ones are widened in registers.
 //
-// Double buffering. cp.async copies from global to shared memory without a detour through registers and without waiting:
+// Double buffering. cp.async copies from global to shared memory without a detour through registers and without
+// waiting:
 //   wait for step t; barrier; start copying step t + 1; compute step t
 // One barrier is enough: it says both that step t is there for all, and that all are done with step t - 1, whose place
 // step t + 1 takes. The copy has the whole of the computation, some thousand clocks, to arrive.
 //
-// Arithmetic intensity. From global memory 128 / 4 = 32 FLOP a byte, beyond the ridge of an H100 (20). From shared memory
-// 2 * 64 FLOP for 64 bytes, 2 FLOP a byte: an SM does 128 FMAs a clock and reads 128 bytes, so here too the ridge is near,
-// and 8 x 8 is the least tile that can work. A larger one wants more registers than two blocks have.
+// Arithmetic intensity. From global memory 128 / 4 = 32 FLOP a byte, beyond the ridge of an H100 (20). From shared
+// memory 2 * 64 FLOP for 64 bytes, 2 FLOP a byte: an SM does 128 FMAs a clock and reads 128 bytes, so here too the
+// ridge is near, and 8 x 8 is the least tile that can work. A larger one wants more registers than two blocks have.
 //
-// In the profiler: the FMA pipe leads; no bank conflicts in reads; few stalls for barriers; registers, up to 128 a thread,
-// set the occupancy, at 16 warps an SM.
+// In the profiler: the FMA pipe leads; no bank conflicts in reads; few stalls for barriers; registers, up to 128 a
+// thread, set the occupancy, at 16 warps an SM.
 #include "common.cuh"
 #include "layouts.cuh"
 

@@ -1,8 +1,8 @@
 // Level 6, wmma: the tensor cores, through nvcuda::wmma.
 //
-// A tensor core multiplies small matrices: a warp gives it 16 x 16 of A and of B and gets 16 x 16 sums, 4096 FMAs, in a few
-// clocks. wmma keeps which lane holds which element to itself: fragments are loaded from memory, multiplied and stored as
-// wholes. Inputs are fp16 or bf16, sums fp32.
+// A tensor core multiplies small matrices: a warp gives it 16 x 16 of A and of B and gets 16 x 16 sums, 4096 FMAs, in a
+// few clocks. wmma keeps which lane holds which element to itself: fragments are loaded from memory, multiplied and
+// stored as wholes. Inputs are fp16 or bf16, sums fp32.
 //
 //   block    128 x 128 of D, 256 threads, 8 warps as 4 x 2
 //   warp     32 x 64: 2 x 4 accumulators of 16 x 16
@@ -11,13 +11,13 @@
 // Arithmetic intensity. 128 x 128 tiles of 2-byte elements: 2 * 128^2 / (2 * 128 * 2) = 64 FLOP a byte. That was plenty
 // for CUDA cores; the tensor cores of an H100 do 989 TFLOP/s, whose ridge is at 295. L2 has to make up the difference.
 //
-// Rows in shared memory are 16 bytes longer than the tile's. Without that a fragment's rows, 64 bytes apart, would meet in
-// the same banks; and a multiple of 16 bytes keeps every fragment aligned to the 32 bytes that loads of it demand.
+// Rows in shared memory are 16 bytes longer than the tile's. Without that a fragment's rows, 64 bytes apart, would meet
+// in the same banks; and a multiple of 16 bytes keeps every fragment aligned to the 32 bytes that loads of it demand.
 //
-// Why the sums go through shared memory. An epilogue needs to know an element's row and column, and wmma doesn't say which
-// a lane holds. So each warp stores an accumulator to a patch of its own, and lanes read runs of 8 columns from it. Lanes
-// write what other lanes read: a __syncwarp() belongs between (warps have not run in lockstep since Volta), and one after,
-// before the patch is used again.
+// Why the sums go through shared memory. An epilogue needs to know an element's row and column, and wmma doesn't say
+// which a lane holds. So each warp stores an accumulator to a patch of its own, and lanes read runs of 8 columns from
+// it. Lanes write what other lanes read: a __syncwarp() belongs between (warps have not run in lockstep since Volta),
+// and one after, before the patch is used again.
 //
 // In the profiler: the tensor pipe at about half; stalls for shared memory ("short scoreboard", "MIO throttle"): wmma's
 // loads are not the ldmatrix that level 7 writes by hand, and a k of 16 waits for its own loads.
@@ -45,7 +45,7 @@ constexpr int TILES_M = WARP_M / FRAGMENT, TILES_N = WARP_N / FRAGMENT;
 constexpr int PER = PER_CHUNK<Element>;
 constexpr int A_PITCH = TILE_K + PER, B_PITCH = TILE_N + PER;  // in elements
 constexpr int RUN = 8, PATCH_PITCH = FRAGMENT + 4;             // of the epilogue
-static_assert(TILE_M / WARP_M * (TILE_N / WARP_N) * 32 == THREADS && WARPS_N * WARP_N == TILE_N, "warps cover the tile");
+static_assert(TILE_M / WARP_M * WARPS_N * 32 == THREADS && WARPS_N * WARP_N == TILE_N, "warps cover the tile");
 
 struct alignas(32) Stage {
     Element a[TILE_M * A_PITCH];
@@ -72,7 +72,8 @@ INLINE void copy_step(const Arguments& args, const Tile& tile, int k, Stage& sta
         const int i = pass * THREADS + threadIdx.x;
         const int row = i / B_CHUNKS, first = i % B_CHUNKS * PER;
         const int valid = k + row < args.k ? args.n - tile.column - first : 0;
-        copy_chunk<B_ALIGN>(&stage.b[row * B_PITCH + first], args.b + (k + row) * args.ldb + tile.column + first, valid);
+        const Element* source = args.b + (k + row) * args.ldb + tile.column + first;
+        copy_chunk<B_ALIGN>(&stage.b[row * B_PITCH + first], source, valid);
     }
     cp_async_commit();
 }

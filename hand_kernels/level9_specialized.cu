@@ -1,23 +1,25 @@
 // Level 9, specialized: whole tiles without a question asked, and K split where there are too few tiles.
 //
-// Exact shapes. A block whose tile lies wholly inside of D, with a K of whole steps and rows of whole chunks, has nothing to
-// check: its copies carry no predicate, no count of valid bytes, no zero fill. All its threads know that from its place, so
-// they take one of two main loops together, barriers and all. Padding M and N to the tile would make every block such a one, at the price of
-// computing and storing what nobody reads; here only the blocks at the edges take the loop that pads with zeros.
+// Exact shapes. A block whose tile lies wholly inside of D, with a K of whole steps and rows of whole chunks, has
+// nothing to check: its copies carry no predicate, no count of valid bytes, no zero fill. All its threads know that
+// from its place, so they take one of two main loops together, barriers and all. Padding M and N to the tile would make
+// every block such a one, at the price of computing and storing what nobody reads; here only the blocks at the edges
+// take the loop that pads with zeros.
 //
-// Split-K. D of 1024 x 1024 is 32 tiles of 256 x 128: 100 of 132 SMs would have nothing to do. The launch gives each tile
-// `splits` blocks instead, each a part of K (`Level.splits`). Their sums are fp32, in a workspace, and added up once:
+// Split-K. D of 1024 x 1024 is 32 tiles of 256 x 128: 100 of 132 SMs would have nothing to do. The launch gives each
+// tile `splits` blocks instead, each a part of K (`Level.splits`). Their sums are fp32, in a workspace, and added up
+// once:
 //   each block stores its sums; barrier; one thread takes a ticket (an atomic that releases what was stored)
 //   who finds itself the last reads all the parts, in the order of K, adds, and finishes the tile
-// Nobody waits for anybody, so nothing can hang. Which block is last differs from run to run; the order of the sum does not,
-// and so every run has the same bits. alpha, beta and the epilogue are applied once, to whole sums.
+// Nobody waits for anybody, so nothing can hang. Which block is last differs from run to run; the order of the sum does
+// not, and so every run has the same bits. alpha, beta and the epilogue are applied once, to whole sums.
 //
-// Arithmetic intensity. As level 8: 85 FLOP a byte from global memory. A split tile moves its 256 * 128 * 4 bytes to and from
-// L2 once a part, which pays while a part's K is long: 2 * 256 * 128 * K / splits FLOP for 2 * 256 * 128 * 4 bytes are K /
-// (4 splits) FLOP a byte, hence no parts of less than a few steps.
+// Arithmetic intensity. As level 8: 85 FLOP a byte from global memory. A split tile moves its 256 * 128 * 4 bytes to
+// and from L2 once a part, which pays while a part's K is long: 2 * 256 * 128 * K / splits FLOP for 2 * 256 * 128 * 4
+// bytes are K / (4 splits) FLOP a byte, hence no parts of less than a few steps.
 //
-// In the profiler: against level 8 fewer instructions a step, the tensor pipe's share a few points up. With a split: waves of
-// blocks near a whole number; and the sectors of the workspace, written and read once each.
+// In the profiler: against level 8 fewer instructions a step, the tensor pipe's share a few points up. With a split:
+// waves of blocks near a whole number; and the sectors of the workspace, written and read once each.
 #include "multistage.cuh"
 
 // A lane's sums as they are stored: 16 bytes of each lane side by side.

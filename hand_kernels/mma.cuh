@@ -1,4 +1,5 @@
-// What levels 7 to 9 have in common: tiles in shared memory, a warp's part of them as fragments, and its sums' way to D.
+// What levels 7 to 9 have in common: tiles in shared memory, a warp's part of them as fragments, and its sums' way to
+// D.
 //
 // A block's warps share out its tile, WARP_M x WARP_N each. mma.sync multiplies 16 x 16 of A by 16 x 8 of B; which lane
 // holds which element of these is fixed (`ptx.cuh`), and ldmatrix loads them so: four 8 x 8 matrices at once.
@@ -25,8 +26,8 @@ struct Stage {
 
 // Where a warp's part of the tile begins, and where a lane's first loads of it lie in a stage.
 //
-// From there on it is constants: other rows, a multiple of 8 away, have the same order of chunks, and in a row the chunk
-// that is x further, where x meets no carry, lies at the place's exclusive or with x.
+// From there on it is constants: other rows, a multiple of 8 away, have the same order of chunks, and in a row the
+// chunk that is x further, where x meets no carry, lies at the place's exclusive or with x.
 struct Warp {
     int row, column, a_place, b_place;
 

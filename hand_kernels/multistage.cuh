@@ -5,8 +5,8 @@
 constexpr int BLOCKS_K = TILE_K / MMA_K;  // products' depths in a step
 static_assert(BLOCKS_K % 2 == 0, "fragments of two depths take turns");
 
-// A thread's share of copying: the same chunks of every step's tiles. Its passes are whole periods of the swizzle apart, so
-// that one place and one address, and constants added to them, are all there is to compute.
+// A thread's share of copying: the same chunks of every step's tiles. Its passes are whole periods of the swizzle
+// apart, so that one place and one address, and constants added to them, are all there is to compute.
 struct Copier {
     static constexpr int A_ROWS = THREADS / A_CHUNKS, B_ROWS = THREADS / B_CHUNKS;  // of one pass
     static constexpr int A_COPIES = TILE_M / A_ROWS, COPIES = A_COPIES + TILE_K / B_ROWS;
@@ -40,7 +40,8 @@ struct Copier {
         if (i < A_COPIES) {
             const int row = i * A_ROWS;
             const int left = TAIL ? k - step * TILE_K - a_first : PER;
-            copy_chunk<A_ALIGN>(&stage.a[a_place + row * A_CHUNKS], step_a + row * lda, !EDGES || row < rows ? left : 0);
+            const bool exists = !EDGES || row < rows;
+            copy_chunk<A_ALIGN>(&stage.a[a_place + row * A_CHUNKS], step_a + row * lda, exists ? left : 0);
         } else {
             const int row = (i - A_COPIES) * B_ROWS;
             const bool exists = !TAIL || step * TILE_K + b_first + row < k;
@@ -49,8 +50,8 @@ struct Copier {
         }
     }
 
-    // A part of a step's copies, the `part`th of PARTS. Chunks that are copied in pieces take a loop: all their addresses
-    // at once would leave no registers for the fragments.
+    // A part of a step's copies, the `part`th of PARTS. Chunks that are copied in pieces take a loop: all their
+    // addresses at once would leave no registers for the fragments.
     template <bool EDGES, bool TAIL, int PARTS = 1>
     INLINE void start(int step, Stage& stage, int part = 0) const {
         const Element* step_a = a + step * static_cast<long long>(TILE_K);
@@ -65,12 +66,13 @@ struct Copier {
 // The sums over the copier's first `steps` steps along K; the last of them may reach over K if EDGES.
 //
 //   before    the last step and the first STAGES - 2, a group of copies each
-//   turn t    for each depth of 16: load the next one's fragments, copy a part of step t + STAGES - 2, multiply this one's
+//   turn t    for each depth of 16: load the next one's fragments, copy a part of step t + STAGES - 2, multiply this
 //             before the last depth: wait for the next turn's group; barrier
 //
-// That the step which may end past K is copied first, and computed first, keeps its predicates out of the loop. Fragments
-// are loaded while others are multiplied, also across the end of a step: the barrier stands before the last depth, whose
-// fragments are in registers by then. It says that the next step is there for all, and that all have read this one.
+// That the step which may end past K is copied first, and computed first, keeps its predicates out of the loop.
+// Fragments are loaded while others are multiplied, also across the end of a step: the barrier stands before the last
+// depth, whose fragments are in registers by then. It says that the next step is there for all, and that all have read
+// this one.
 template <bool EDGES>
 INLINE void multistage(const Copier& copier, Stage* stages, const Warp& warp, int steps, Sums& sums) {
 #pragma unroll

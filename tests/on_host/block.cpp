@@ -59,7 +59,8 @@ void wait_for_copies(unsigned pending) {
     }
 }
 
-// Runs the blocks one after the other, on the same threads. One that returns early leaves the block's barrier, as on a GPU.
+// Runs the blocks one after the other, on the same threads. One that returns early leaves the block's barrier, as on a
+// GPU.
 void launch(void (*kernel)(const void*), const void* arguments, unsigned blocks, unsigned x, unsigned y) {
     blockDim = {x, y, 1};
     for (unsigned warp = 0; warp < x * y / 32; ++warp) warp_barriers.push_back(std::make_unique<std::barrier<>>(32));

@@ -1,6 +1,6 @@
-// CUDA on the host, as far as the ladder goes: a thread of the block is a thread, a barrier a barrier (`block.cpp`). Kernels
-// compile as plain C++, their results can be checked without a GPU, and ThreadSanitizer finds races between the barriers.
-// Nothing of the standard library is included: there are many kernels to compile.
+// CUDA on the host, as far as the ladder goes: a thread of the block is a thread, a barrier a barrier (`block.cpp`).
+// Kernels compile as plain C++, their results can be checked without a GPU, and ThreadSanitizer finds races between the
+// barriers. Nothing of the standard library is included: there are many kernels to compile.
 #pragma once
 #include <math.h>
 #include <stdint.h>
@@ -50,8 +50,8 @@ void __syncwarp();
 int __syncthreads_or(int predicate);
 unsigned lane_of_thread();
 
-// What every lane of the warp gives, 32 x `bytes`, at most 64 each: for instructions that lanes carry out together. Valid
-// until the warp's next but one.
+// What every lane of the warp gives, 32 x `bytes`, at most 64 each: for instructions that lanes carry out together.
+// Valid until the warp's next but one.
 const void* of_the_warp(const void* own, unsigned bytes);
 
 // Memory that a launch asks for; each block finds there what the one before left.

@@ -1,5 +1,5 @@
-// nvcuda::wmma on the host: each lane holds the whole of every fragment, and stores its 32nd of one. That lanes need each
-// other's part of what is stored stays as it is on a GPU.
+// nvcuda::wmma on the host: each lane holds the whole of every fragment, and stores its 32nd of one. That lanes need
+// each other's part of what is stored stays as it is on a GPU.
 #pragma once
 #include "cuda.hpp"
 

@@ -1,5 +1,5 @@
-// What stands in for the ladder's PTX on the host. Copies by cp.async are made as late as the program allows: when their
-// group is waited for. A kernel that reads too early reads what was there before.
+// What stands in for the ladder's PTX on the host. Copies by cp.async are made as late as the program allows: when
+// their group is waited for. A kernel that reads too early reads what was there before.
 #pragma once
 #include "cuda.hpp"
 
@@ -69,8 +69,12 @@ inline void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1)
             d[i] += x * half(lanes[4 * column + of_pair].b[k / 8], k % 2);
         }
 }
-inline void mma_fp16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) { mma<fp16_to_fp32>(d, a, b0, b1); }
-inline void mma_bf16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) { mma<bf16_to_fp32>(d, a, b0, b1); }
+inline void mma_fp16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    mma<fp16_to_fp32>(d, a, b0, b1);
+}
+inline void mma_bf16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    mma<bf16_to_fp32>(d, a, b0, b1);
+}
 
 inline float shuffle_xor(float x, int mask) {
     return static_cast<const float*>(of_the_warp(&x, sizeof x))[lane_of_thread() ^ mask];
