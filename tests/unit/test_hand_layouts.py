@@ -1,4 +1,4 @@
-"""Bank conflicts of levels 4 and 5, counted with the kernels' own formulas: `layouts.cuh` compiled for the host."""
+"""Bank conflicts of levels 4, 5 and 7 to 9, counted with the kernels' own formulas: `layouts.cuh` as host code."""
 
 from __future__ import annotations
 
@@ -25,6 +25,12 @@ EXPORT(swizzled, 0, true)
 EXPORT(padded, 4, false)
 EXPORT(conflicting, 0, false)
 extern "C" int chunk_place(int row, int chunk) { return SwizzledRows<4>::place(row, chunk); }
+#define ROWS(CHUNKS) \\
+    extern "C" int place##CHUNKS(int row, int chunk) { return SwizzledRows<CHUNKS>::place(row, chunk); }
+ROWS(4)
+ROWS(8)
+ROWS(16)
+ROWS(32)
 """
 VARIANTS = ("swizzled", "padded", "conflicting")
 
@@ -112,3 +118,22 @@ def test_level5_reads_and_writes_of_a(layouts: ctypes.CDLL) -> None:
 
 def test_level5_reads_of_b() -> None:
     assert passes((4 * (lane % 8) for lane in range(32)), width=4) == 4
+
+
+@pytest.mark.parametrize("chunks", [4, 8, 16, 32])
+def test_tiles_of_levels_7_to_9(layouts: ctypes.CDLL, chunks: int) -> None:
+    def place(row: int, chunk: int) -> int:
+        return int(getattr(layouts, f"place{chunks}")(row, chunk))
+
+    assert sorted(place(row, chunk) for row in range(64) for chunk in range(chunks)) == list(range(64 * chunks))
+    # ldmatrix: one chunk of eight neighbouring rows for each of four matrices, of A along the rows or of B along K.
+    for row in range(0, 64, 16):
+        for chunk in range(0, chunks, 2):
+            assert passes((4 * place(row + lane % 16, chunk + lane // 16) for lane in range(32)), width=4) == 4
+    # cp.async: neighbouring threads copy neighbouring chunks.
+    for first in range(0, 64 * chunks, 32):
+        assert passes((4 * place(i // chunks, i % chunks) for i in range(first, first + 32)), width=4) == 4
+    # What the kernels make of the first place: a multiple of 8 rows down, an exclusive or in the row.
+    for row in range(0, 64, 8):
+        for chunk in range(chunks):
+            assert place(row + 5, chunk) == (place(5, 0) ^ chunk) + row * chunks
