@@ -1,4 +1,4 @@
-"""Figures that are not a time per problem: host time per call, and the first call of a process, compiled or bundled."""
+"""Figures that are not a time per problem: host time per call, a process's first call, compiled or bundled, a build."""
 
 from __future__ import annotations
 
@@ -92,6 +92,23 @@ def bundle() -> dict[str, float]:
     return {"bundle_first_result_s": statistics.median(totals), "bundle_first_gemm_ms": 1e3 * statistics.median(firsts)}
 
 
+def build() -> dict[str, float]:
+    """Seconds and megabytes of a bundle of 50 kernels on each of two architectures, compiled by two processes."""
+    from cutegemm import device, epilogues, planner
+    from cutegemm.deploy import builder, spec_file
+    from cutegemm.fusion import Epilogue
+
+    library = [x for name in dir(epilogues) if isinstance(x := getattr(epilogues, name), Epilogue)]
+    wanted = [
+        spec_file.Wanted(planner.contiguous_problem(4096, 4096, 4096, dtype=dtype, epilogue=epilogue), None, dtype)
+        for epilogue in library[:25]
+        for dtype in ("fp16", "bf16")
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        made = builder.build(wanted, [device.lookup("A100"), device.lookup("H200")], Path(folder) / "bundle", jobs=2)
+    return {"build_kernels": float(sum(made.kernels.values())), "build_s": made.seconds, "build_mb": made.bytes / 1e6}
+
+
 def _printed(code: str, *arguments: str, env: Mapping[str, str]) -> list[float]:
     """The numbers that a new process prints."""
     command = [sys.executable, "-c", code, *arguments]
@@ -99,4 +116,4 @@ def _printed(code: str, *arguments: str, env: Mapping[str, str]) -> list[float]:
     return [float(number) for number in done.stdout.split()]
 
 
-SCALARS = {"host": host, "first_call": first_call, "bundle": bundle}
+SCALARS = {"host": host, "first_call": first_call, "bundle": bundle, "build": build}

@@ -6,8 +6,8 @@ time, and a figure is a median of rounds.
 
 Contenders take turns within every round so that the room's and the board's temperature are shared, but not
 each other's heat: a GPU at its power limit lowers its clock for what comes after a hungry contender (on an
-H200 a position in the round was worth 15%). So each runs untimed for as long as it is then timed, which makes
-a figure its own sustained state, and every second round goes through them backwards.
+H200 a position in the round was worth 15%). So each runs untimed before it is timed, which makes a figure its
+own sustained state, and every second round goes through them backwards.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ Clock = Callable[[Replay, int], float]
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long a contender is timed in each round, and how many rounds there are."""
+    """How long a contender is timed in each round, how long it runs untimed before, and how many rounds there are."""
 
     min_ms: float = 30.0
+    lead_ms: float = 40.0
     rounds: int = 7
 
 
 FULL = Effort()
-SWEEP = Effort(min_ms=5.0, rounds=3)
+SWEEP = Effort(min_ms=5.0, lead_ms=5.0, rounds=3)
 
 
 def input_sets(bytes_per_set: int, l2_bytes: int, *, most: int = 4096) -> int:
@@ -42,10 +43,11 @@ def input_sets(bytes_per_set: int, l2_bytes: int, *, most: int = 4096) -> int:
 def contest(replays: Mapping[str, Replay], calls: int, clock: Clock, effort: Effort = FULL) -> dict[str, float]:
     """Microseconds per call of every contender; a replay makes `calls` calls."""
     repeats = {name: _repeats(replay, clock, effort.min_ms) for name, replay in replays.items()}
+    ahead = {name: max(1, round(count * effort.lead_ms / effort.min_ms)) for name, count in repeats.items()}
     samples: dict[str, list[float]] = {name: [] for name in replays}
     for turn in range(effort.rounds):
         for name in list(replays)[:: -1 if turn % 2 else 1]:
-            clock(replays[name], repeats[name])  # the lead-in: clocks settle at what this contender draws
+            clock(replays[name], ahead[name])  # clocks settle at what this contender draws
             samples[name].append(clock(replays[name], repeats[name]) * 1e3 / (repeats[name] * calls))
     return {name: statistics.median(times) for name, times in samples.items()}
 

@@ -17,8 +17,8 @@ from cutegemm.compiler import Spec, build, sass
 from cutegemm.fusion.registry import lookup
 from cutegemm.planner import FAMILIES, contiguous_problem, refusal
 
-#: A kernel depends on layouts and dtypes, not on sizes: any that has whole tiles will do.
-SIZE = 4096
+#: A kernel depends on layouts and dtypes, not on sizes: any that has whole vectors will do. Some have few rows only.
+ROWS, SIZE = 8, 4096
 SHOWN = ("HMMA", "HGMMA", "LDSM", "LDGSTS", "UTMALDG")
 TENSOR = ("HMMA", "HGMMA")
 
@@ -30,7 +30,7 @@ def specs(archs: list[str] | None, layouts: list[str], dtype: str, epilogue: str
         for arch in archs or family.architectures:
             gpu = device.lookup(arch)
             for layout in layouts:
-                problem = contiguous_problem(SIZE, SIZE, SIZE, dtype=dtype, layout=layout, epilogue=fused)
+                problem = contiguous_problem(ROWS, SIZE, SIZE, dtype=dtype, layout=layout, epilogue=fused)
                 for config in family.configs:
                     if refusal(problem, family, config, gpu) is None:
                         yield Spec(family.name, config, problem.signature, gpu.arch)

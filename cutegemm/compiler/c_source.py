@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cutegemm.compiler import c_text
 from cutegemm.dtypes import lookup
 from cutegemm.kernels import abi
+from cutegemm.kernels.small_m_config import GRID_YZ
 
 if TYPE_CHECKING:
     from cutegemm.compiler.spec import Spec
@@ -96,6 +97,10 @@ class Function:
     def least_k(self) -> int:
         """The smallest k that every kernel takes."""
         return int(any(spec.family in _NEEDS_K for spec in self.specs))
+
+    def most(self, size: str) -> int:
+        """The largest m, n, k, l0 or l1 that every kernel takes."""
+        return min(_most(spec, size) for spec in self.specs)
 
 
 class Host(NamedTuple):
@@ -201,6 +206,14 @@ def _capability(arch: str) -> int:
     return int(re.sub(r"\D", "", arch))
 
 
+def _most(spec: Spec, size: str) -> int:
+    """The largest m, n, k, l0 or l1 that a kernel takes: `small_m` has one tile for all rows of D, and blocks for
+    batches along the grid's y and z."""
+    if spec.family != "small_m":
+        return _SIZE_MAX
+    return {"m": spec.config.tile_m, "l0": GRID_YZ, "l1": GRID_YZ}.get(size, _SIZE_MAX)
+
+
 def _tile(spec: Spec) -> tuple[int, int]:
     """Rows and columns of D that a block takes at a time."""
     config = spec.config
@@ -212,8 +225,9 @@ def _body(function: Function, places: Sequence[int]) -> Iterator[str]:
     """The definition of an exported function, line by line; `places` are its kernels' in `cutegemm_kernels`."""
     signature, names = function.signature, _names(function.signature)
     yield function.prototype + " {"
-    for name in _SIZES.values():
-        yield f'    CUTEGEMM_CHECK(cutegemm_size("{name}", {name}, {function.least_k if name == "k" else 0}));'
+    for size, name in _SIZES.items():
+        least = function.least_k if size == "k" else 0
+        yield f'    CUTEGEMM_CHECK(cutegemm_size("{name}", {name}, {least}, {function.most(size)}));'
     if signature.epilogue.has_pair:
         yield "    CUTEGEMM_CHECK(cutegemm_even(n));"
     yield "    if (m == 0 || n == 0 || batch == 0 || outer == 0) return CUTEGEMM_OK;"
@@ -285,6 +299,8 @@ def _describe(function: Function) -> Iterator[str]:
         yield "k must be at least 1" + (", n even" if graph.has_pair else "")
     elif graph.has_pair:
         yield "n must be even"
+    if function.most("m") < _SIZE_MAX:
+        yield f"m must be at most {function.most('m')}"
     yield ""
     yield from (f"{spec.arch}: {spec.family}:{spec.config}" for spec in function.specs)
 

@@ -107,10 +107,10 @@ static int cutegemm_cuda(int error) {
     return error ? cutegemm_refuse(error, "CUDA: %s", cudaGetErrorString(error)) : CUTEGEMM_OK;
 }
 
-static inline int cutegemm_size(const char *name, int64_t size, int64_t least) {
-    if (size >= least && size <= CUTEGEMM_SIZE_MAX) return CUTEGEMM_OK;
-    return cutegemm_refuse(CUTEGEMM_BAD_SIZE, "%s=%" PRId64 ": expected %" PRId64 " to %d", name, size, least,
-                           CUTEGEMM_SIZE_MAX);
+static inline int cutegemm_size(const char *name, int64_t size, int64_t least, int64_t most) {
+    if (size >= least && size <= most) return CUTEGEMM_OK;
+    return cutegemm_refuse(CUTEGEMM_BAD_SIZE, "%s=%" PRId64 ": expected %" PRId64 " to %" PRId64, name, size, least,
+                           most);
 }
 
 static inline int cutegemm_even(int64_t n) {

@@ -1,5 +1,6 @@
-"""The kernel families. `config`, `wgmma_config` and `abi` are plain data; the kernels themselves import the CuTe DSL,
-so they are imported by `kernel_class` when one has to be compiled, and not before. Nothing here knows torch.
+"""The kernel families. The configurations (`config`, `small_m_config`, `wgmma_config`) and `abi` are plain data; the
+kernels themselves import the CuTe DSL, so they are imported by `kernel_class` when one has to be compiled, and not
+before. Nothing here knows torch.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import Any
 
 _CLASSES = {
     "sm80_multistage": ("cutegemm.kernels.sm80_multistage", "MultistageGemm"),
+    "small_m": ("cutegemm.kernels.small_m", "SmallMGemm"),
     "sm90_wgmma": ("cutegemm.kernels.sm90_wgmma", "WgmmaGemm"),
 }
 

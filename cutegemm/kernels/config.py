@@ -12,7 +12,7 @@ OPERAND_BYTES = 2  # fp16 and bf16, the operands that these tiles hold
 CHUNK_BYTES = 16  # what a thread copies to one place in shared memory, and what the swizzle moves as one
 PLACE_BYTES = 16  # a block's place in D: tile row and column, and two batch indices
 DEFAULT_RASTER = 8
-_USUAL = (("raster", str(DEFAULT_RASTER)), ("swap_ab", "no"))
+_USUAL = (("raster", str(DEFAULT_RASTER)), ("swap_ab", "no"), ("walk", "m"))
 
 
 class KernelConfig(Protocol):
@@ -62,7 +62,7 @@ _ALONG_MN = {8: 1.5, 4: 3.0, 2: 6.5, 1: 6.0}
 _STRIDED = 28.0
 
 
-def _registers_of_a_chunk(access: Access, least: float) -> float:
+def registers_of_a_chunk(access: Access, least: float) -> float:
     """Registers for each 16 bytes that a thread copies; `least` where they lie along M or N."""
     if access.major == "strided":
         return _STRIDED
@@ -123,7 +123,7 @@ class Config:
         copies = 0.0
         for access, tile, least in ((a, self.tile_m, 2.9), (b, self.tile_n, 1.5)):
             chunks = tile * self.tile_k * OPERAND_BYTES / (CHUNK_BYTES * self.threads)
-            copies += chunks * _registers_of_a_chunk(access, least)
+            copies += chunks * registers_of_a_chunk(access, least)
         return accumulators + fragments + int(copies) + 40
 
     def options(self) -> dict[str, str]:

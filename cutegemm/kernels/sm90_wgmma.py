@@ -30,8 +30,8 @@ Timeline, s counting the k-tiles of all of a CTA's tiles
                    for each k-tile:  wait full[s]; 4 wgmma; wait for the wgmma of s-1; signal empty[s-1]
                    (ping-pong: give the turn away); wait for the last wgmma; signal empty; epilogue
 
-CTAs are launched once for the whole GPU and walk the tiles in groups of `raster` tile rows. Edges are TMA's: what lies
-outside a matrix arrives as zeros.
+CTAs are launched once for the whole GPU and walk the tiles in groups of `raster` tile rows or columns. Edges are TMA's:
+what lies outside a matrix arrives as zeros.
 
 Programmatic dependent launch: a CTA may start while the kernel before it in the stream ends. Up to its
 `griddepcontrol.wait` it sets up barriers and touches no tensor. (bf16 1024 x 1024 x 1024 in a CUDA graph on an H200,
@@ -243,7 +243,10 @@ class WgmmaGemm:
         """(tile row, tile column, l0, l1) of a cluster's `index`-th tile for the CTA at (rank_m, rank_n)."""
         cfg = self.config
         rows, columns = self._cluster_rows(v), self._cluster_columns(v)
-        batch, top, left = tile_at(index, rows, columns, max(1, cfg.raster // cfg.cluster_m))
+        if cfg.walk == "m":
+            batch, top, left = tile_at(index, rows, columns, max(1, cfg.raster // cfg.cluster_m))
+        else:
+            batch, left, top = tile_at(index, columns, rows, max(1, cfg.raster // cfg.cluster_n))
         row, column = top * cfg.cluster_m + rank_m, left * cfg.cluster_n + rank_n
         return row, column, batch % v["l0"], batch // v["l0"]
 

@@ -209,10 +209,10 @@ class Chunks:
         """
         address = chunk.source + advance + j * self.step
         if self.loader.shared.k_major:
-            return _load_bits(address) if k_left is None else _load_bits_if(address, chunk.k + j < k_left)
+            return _load_bits(address) if k_left is None else load_bits_if(address, chunk.k + j < k_left)
         if k_left is None:
-            return _load_bits_if(address, Int32(j) < chunk.rows_left)
-        return _load_bits_if(address, cutlass.min(chunk.rows_left - j, k_left - chunk.k) > 0)
+            return load_bits_if(address, Int32(j) < chunk.rows_left)
+        return load_bits_if(address, cutlass.min(chunk.rows_left - j, k_left - chunk.k) > 0)
 
 
 def _load_bits(address: Any) -> Any:
@@ -221,7 +221,7 @@ def _load_bits(address: Any) -> Any:
 
 
 @cute.jit
-def _load_bits_if(address: Int64, condition: cutlass.Boolean) -> cutlass.Int16:
+def load_bits_if(address: Int64, condition: cutlass.Boolean) -> cutlass.Int16:
     value = cutlass.Int16(0)
     if condition:
         value = _load_bits(address)

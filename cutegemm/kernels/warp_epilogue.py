@@ -50,9 +50,9 @@ class WarpEpilogue(Epilogue):
                     for i, value in enumerate(_transpose(groups, lane)):
                         fragment[i] = value
                     row = row0 + band * self.band_step + half * 8 + lane // 4
-                    self._finish(fragment.load(), row, place, scalars, rows)
+                    self.finish(fragment.load(), row, place, scalars, rows)
 
-    def _finish(self, acc: Any, row: Any, place: Place, scalars: dict[str, Any], rows: dict[str, Any]) -> None:
+    def finish(self, acc: Any, row: Any, place: Place, scalars: dict[str, Any], rows: dict[str, Any]) -> None:
         """Epilogue and stores of one lane's `WIDTH` columns of one row."""
         inside = row < self.values["m"]
         operands = dict(rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from cutegemm.kernels.config import DEFAULT_RASTER, OPERAND_BYTES, spelled
 from cutegemm.kernels.staging import SLOT_BYTES, SLOTS
@@ -21,8 +22,9 @@ class WgmmaConfig:
     A block works through `tile_m` x `tile_n` tiles of D and walks K in steps of `tile_k`, `stages` of them in shared
     memory at once. Its two consumer warpgroups share each tile, half its rows each, or alternate (`pingpong`): one
     finishes its tile while the other multiplies. `cluster_m` x `cluster_n` blocks work on neighbouring tiles and read
-    each operand once between them. They walk D in groups of `raster` tile rows, column by column. With `swap_ab` all of
-    this is said of D^T = B^T A^T: `tile_m` lies along N, and a small M becomes the instruction's N.
+    each operand once between them. They walk D in groups of `raster` tile rows, column by column; or, with `walk` "n",
+    in groups of `raster` tile columns, row by row. With `swap_ab` all of this is said of D^T = B^T A^T: `tile_m` lies
+    along N, and a small M becomes the instruction's N.
     """
 
     tile_m: int
@@ -34,6 +36,7 @@ class WgmmaConfig:
     raster: int = DEFAULT_RASTER
     tile_k: int = 64
     swap_ab: bool = False
+    walk: Literal["m", "n"] = "m"
 
     @property
     def threads(self) -> int:
@@ -75,6 +78,7 @@ class WgmmaConfig:
             "schedule": "pingpong" if self.pingpong else "cooperative",
             "raster": str(self.raster),
             "swap_ab": "yes" if self.swap_ab else "no",
+            "walk": self.walk,
         }
 
     def __str__(self) -> str:
@@ -86,8 +90,9 @@ class WgmmaConfig:
 CONFIGS: tuple[WgmmaConfig, ...] = (
     # Many tiles and a short K: nothing waits for an epilogue.
     WgmmaConfig(128, 192, stages=4, cluster_m=2, pingpong=True),
-    WgmmaConfig(128, 192, stages=4, cluster_n=2, pingpong=True),
+    WgmmaConfig(128, 192, stages=4, cluster_n=2, pingpong=True, walk="n"),
     WgmmaConfig(128, 192, stages=4, pingpong=True),
+    WgmmaConfig(128, 176, stages=5, cluster_m=2, pingpong=True),
     WgmmaConfig(128, 160, stages=5, cluster_m=2, pingpong=True),
     WgmmaConfig(128, 160, stages=5, pingpong=True),
     WgmmaConfig(128, 128, stages=6, cluster_m=2, pingpong=True, raster=16),
@@ -95,15 +100,20 @@ CONFIGS: tuple[WgmmaConfig, ...] = (
     WgmmaConfig(128, 128, stages=6, pingpong=True),
     # Few tiles or a long K: a larger tile reads less for each product, and spends less of the power on it.
     WgmmaConfig(128, 256, stages=4, cluster_m=2, raster=16),
-    WgmmaConfig(128, 256, stages=4, cluster_n=2),
+    WgmmaConfig(128, 256, stages=4, cluster_n=2, walk="n"),
     WgmmaConfig(128, 256, stages=4),
     WgmmaConfig(256, 128, stages=4, cluster_n=2),
+    WgmmaConfig(256, 128, stages=4, cluster_n=2, raster=16, walk="n"),
+    WgmmaConfig(256, 160, stages=3, cluster_n=2),
+    WgmmaConfig(256, 160, stages=3, cluster_n=2, raster=16, walk="n"),
     WgmmaConfig(256, 128, stages=4),
     # One wave, or little more: what fills the GPU.
     WgmmaConfig(128, 224, stages=4, cluster_m=2),
+    WgmmaConfig(128, 224, stages=4),
     WgmmaConfig(128, 192, stages=4, cluster_m=2),
     WgmmaConfig(128, 192, stages=4),
     WgmmaConfig(128, 160, stages=5),
+    WgmmaConfig(128, 144, stages=5, walk="n"),
     WgmmaConfig(128, 128, stages=6, cluster_m=2),
     WgmmaConfig(128, 128, stages=6),
     WgmmaConfig(128, 96, stages=6, cluster_m=2),
@@ -113,6 +123,7 @@ CONFIGS: tuple[WgmmaConfig, ...] = (
     WgmmaConfig(128, 64, stages=8),
     WgmmaConfig(64, 128, stages=8, cluster_m=2, pingpong=True),
     WgmmaConfig(64, 128, stages=8, pingpong=True),
+    WgmmaConfig(64, 96, stages=9, cluster_m=2, pingpong=True),
     WgmmaConfig(64, 64, stages=8, pingpong=True),
     # A few rows of D: tiles above would multiply mostly padding.
     WgmmaConfig(128, 32, stages=9, swap_ab=True),

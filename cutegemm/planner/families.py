@@ -8,8 +8,8 @@ from typing import Any, Generic, TypeVar
 
 from cutegemm.device import DeviceSpec
 from cutegemm.hand_kernels.levels import LEVELS
-from cutegemm.kernels import config, wgmma_config
-from cutegemm.planner import hand, sm80_multistage, sm90_wgmma
+from cutegemm.kernels import config, small_m_config, wgmma_config
+from cutegemm.planner import hand, sm80_multistage, sm90_wgmma, small_m
 from cutegemm.planner.legality import Refusal
 from cutegemm.planner.model import Model
 from cutegemm.problem import Problem
@@ -43,6 +43,8 @@ class Family(Generic[C]):
         return tuple(self.configs[0].options())
 
 
+_SM80_AND_NEWER = ("sm_80", "sm_86", "sm_87", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a", "sm_121a")
+
 _PLANNED: tuple[Family[Any], ...] = (
     Family(
         name="sm90_wgmma",
@@ -58,23 +60,24 @@ _PLANNED: tuple[Family[Any], ...] = (
     Family(
         name="sm80_multistage",
         summary="cp.async multistage pipeline, ldmatrix, mma.sync",
-        architectures=(
-            "sm_80",
-            "sm_86",
-            "sm_87",
-            "sm_89",
-            "sm_90a",
-            "sm_100a",
-            "sm_103a",
-            "sm_120a",
-            "sm_121a",
-        ),
+        architectures=_SM80_AND_NEWER,
         operand_dtypes=("fp16", "bf16"),
         epilogue_dtypes=("fp16", "bf16", "fp32"),
         scalar_dtypes=("fp16", "bf16", "fp32", "fp64"),
         configs=config.CONFIGS,
         refuse=sm80_multistage.refuse,
         model=sm80_multistage.TileModel,
+    ),
+    Family(
+        name="small_m",
+        summary="at most 64 rows: weights streamed once through cp.async rings, K split over warps and clusters",
+        architectures=_SM80_AND_NEWER,
+        operand_dtypes=("fp16", "bf16"),
+        epilogue_dtypes=("fp16", "bf16", "fp32"),
+        scalar_dtypes=("fp16", "bf16", "fp32", "fp64"),
+        configs=small_m_config.CONFIGS,
+        refuse=small_m.refuse,
+        model=small_m.StreamModel,
     ),
 )
 
@@ -100,7 +103,6 @@ PINNED: dict[str, Family[Any]] = {_HAND.name: _HAND}
 #: Families that this version does not have yet, with the architectures they are for; a pin on one is refused
 #: by name.
 UPCOMING: dict[str, str] = {
-    "small_m": "sm_80 and newer",
     "simt_f32": "sm_80 and newer",
     "cutlass_cpp": "sm_75 and newer",
 }

@@ -69,25 +69,30 @@ class Model(Protocol[C_contra]):
         """The modelled time of a configuration that is legal there."""
 
 
-def operand_bytes(problem: Problem, device: DeviceSpec, tile_m: int, raster: int, columns: int, slots: int) -> float:
+def operand_bytes(
+    problem: Problem, device: DeviceSpec, tile: tuple[int, int], raster: int, slots: int, walk: str = "m"
+) -> float:
     """Bytes of A and B read from device memory, given the raster.
 
-    `slots` tiles are in flight together, of which a row of D has `columns`. Blocks walk groups of `raster` tile rows
-    column by column: B passes by once a group unless all of it stays in L2, and a group's rows of A pass by once
-    unless they outgrow L2, when each wave's columns read them again.
+    `slots` tiles of `tile` = (rows, columns) are in flight together. Blocks walk groups of `raster` tile rows column by
+    column: B passes by once a group unless all of it stays in L2, and a group's rows of A pass by once unless they
+    outgrow L2, when each wave's columns read them again. With `walk` "n" rows and columns, A and B trade places.
     """
     held = L2_SHARE * device.l2_bytes
     row_bytes = problem.k * OPERAND_BYTES
-    rows = ceil(problem.m / tile_m)
+    a, b = problem.signature.a, problem.signature.b
+    grouped, passing = (problem.m, tile[0], a), (problem.n, tile[1], b)
+    if walk == "n":
+        grouped, passing = passing, grouped
+    rows, columns = ceil(grouped[0] / grouped[1]), ceil(passing[0] / passing[1])
     group = min(raster, rows)
-    a_stays = min(problem.m, group * tile_m) * row_bytes <= held
-    a_times = 1 if a_stays else ceil(columns / max(1, slots // group))
-    b_times = 1 if problem.n * row_bytes <= held else ceil(rows / group)
-    if problem.signature.a.major == "strided":
-        a_times *= STRIDED_WASTE
-    if problem.signature.b.major == "strided":
-        b_times *= STRIDED_WASTE
-    return float(problem.batch * row_bytes * (problem.m * a_times + problem.n * b_times))
+    stays = min(grouped[0], group * grouped[1]) * row_bytes <= held
+    grouped_times = 1 if stays else ceil(columns / max(1, slots // group))
+    passing_times = 1 if passing[0] * row_bytes <= held else ceil(rows / group)
+    read = 0.0
+    for (extent, _, access), times in ((grouped, grouped_times), (passing, passing_times)):
+        read += extent * times * (STRIDED_WASTE if access.major == "strided" else 1)
+    return problem.batch * row_bytes * read
 
 
 def overlap(x: float, y: float, z: float) -> float:

@@ -21,8 +21,9 @@ class Pin:
 def parse_pin(text: str) -> Pin:
     """Read `family[:key=value,…]`, such as `"sm80_multistage:tile=128x128x32,stages=4"`, or `hand:level`.
 
-    Keys are `tile` (MxNxK), `stages` and `raster`; `warps` (MxN) of `sm80_multistage`; `cluster` (MxN), `schedule`
-    (`cooperative` or `pingpong`) and `swap_ab` (`yes` or `no`) of `sm90_wgmma`. Any may be left out.
+    Keys are `tile` (MxNxK) and `stages`; `warps` (MxN) of `sm80_multistage`, `raster` of it and of `sm90_wgmma`, which
+    has `cluster` (MxN), `schedule` (`cooperative` or `pingpong`), `swap_ab` (`yes` or `no`) and `walk` (`m` or `n`)
+    too; `warps` (NxK) and `split` of `small_m`. Any may be left out.
     Raises `NotAvailableError` for a family that this version does not have yet, and `ArgumentError` for an
     unknown family, an unknown, repeated or malformed key, or values that no registered configuration has.
     """

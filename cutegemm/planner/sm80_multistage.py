@@ -163,7 +163,7 @@ class TileModel:
         slots = resident * device.sm_count
 
         l2_bytes = tiles * k_tiles * config.stage_bytes
-        read_bytes = operand_bytes(problem, device, config.tile_m, config.raster, columns, slots)
+        read_bytes = operand_bytes(problem, device, (config.tile_m, config.tile_n), config.raster, slots)
         missed = min(1.0, read_bytes / l2_bytes) if l2_bytes else 1.0
         latency = L2_LATENCY + (DRAM_LATENCY - L2_LATENCY) * missed
 

@@ -10,16 +10,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import environment, report, scalars, suites
+from benchmarks import choices, environment, report, scalars, suites
 from benchmarks.contenders import Contender, Inputs, bind, named
 from benchmarks.gate import Gate, Verdict, _spread
 from benchmarks.results import RESULTS, Results, Row, find
 from benchmarks.run import DTYPES, Bench, main
 from benchmarks.suites import Case
 from benchmarks.timing import Effort, contest, host_us, input_sets
-from cutegemm import device, epilogues, gemm
+from cutegemm import device, epilogues, gemm, plan
 from cutegemm.deploy import builder
-from cutegemm.planner import contiguous_problem
+from cutegemm.device import lookup
+from cutegemm.planner import contiguous_problem, tables
+from cutegemm.planner.plan import plan_problem
 
 
 class StubDevice:
@@ -52,17 +54,18 @@ def test_contenders_take_turns_in_an_order_that_alternates() -> None:
     assert times == {"ours": 50_000.0, "theirs": 60_000.0}
 
 
-def test_a_contender_is_its_own_lead_in_as_long_as_its_sample() -> None:
+def test_a_contender_is_its_own_lead_in() -> None:
     device = StubDevice(fast=[1.0], slow=[10.0])
-    contest(device.replays, calls=1, clock=device.clock, effort=Effort(min_ms=30.0, rounds=2))
+    contest(device.replays, calls=1, clock=device.clock, effort=Effort(min_ms=30.0, lead_ms=60.0, rounds=2))
     turns = device.log[-8:]
-    assert turns[0::2] == turns[1::2] == [("fast", 30), ("slow", 3), ("slow", 3), ("fast", 30)]
+    assert turns[0::2] == [("fast", 60), ("slow", 6), ("slow", 6), ("fast", 60)]
+    assert turns[1::2] == [("fast", 30), ("slow", 3), ("slow", 3), ("fast", 30)]
 
 
 def test_every_sample_lasts_the_minimum_time() -> None:
     device = StubDevice(fast=[0.01], slow=[100.0])
     contest(device.replays, calls=1, clock=device.clock, effort=Effort(min_ms=30.0, rounds=2))
-    samples = device.log[-8:]
+    samples = device.log[-7::2]
     assert dict(samples) == {"fast": 3000, "slow": 1}
 
 
@@ -445,6 +448,20 @@ def test_a_bundles_first_call_is_timed_in_new_processes_that_compile_nothing(mon
     assert "load_bundle(sys.argv[1])" in scalars._BUNDLE and 'jit="forbid"' in scalars._BUNDLE
 
 
+def test_a_build_is_of_a_hundred_kernels_by_two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(wanted, devices, out: Path, *, jobs: int) -> builder.Report:
+        chosen = {
+            (made.family, made.config, w.problem.signature)
+            for w in wanted
+            for made in (plan_problem(w.problem, gpu) for gpu in devices)
+        }
+        assert jobs == 2 and [gpu.arch for gpu in devices] == ["sm_80", "sm_90a"]
+        return builder.Report(len(wanted), {"both": len(chosen)}, 6_000_000, 137.0)
+
+    monkeypatch.setattr(builder, "build", build)
+    assert scalars.SCALARS["build"]() == {"build_kernels": 100.0, "build_s": 137.0, "build_mb": 6.0}
+
+
 def test_what_a_new_process_prints_is_read_as_numbers() -> None:
     code = "import os, sys; print(os.environ['SPEED'], sys.argv[1])"
     assert scalars._printed(code, "2.5", env={"SPEED": "1e-3"}) == [0.001, 2.5]
@@ -454,3 +471,24 @@ def test_what_a_new_process_prints_is_read_as_numbers() -> None:
 def test_the_runner_says_that_there_is_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--suite", "foundation", "--commit", "c"]) == 2
     assert "no CUDA GPU" in capsys.readouterr().err
+
+
+def test_candidates_are_the_models_fastest_and_what_was_measured_before() -> None:
+    case, gpu = Case("square", 4096, 4096, 4096, "bf16", "nt", "none"), lookup("H200")
+    found = choices.candidates(case, gpu, 3)
+    made = plan(4096, 4096, 4096, dtype="bf16", layout="nt", arch="H200")
+    modelled = {c.kernel: c.estimate.us for c in made.candidates if c.estimate is not None}
+    assert found[:3] == sorted(modelled, key=modelled.__getitem__)[:3]
+    assert len(set(found)) == len(found)
+    assert set(found[3:]) == (set(tables.times(made.problem, gpu)) & modelled.keys()) - set(found[:3])
+
+
+def test_a_measured_problem_takes_the_place_of_its_older_entry() -> None:
+    case = Case("square", 64, 32, 16, "bf16", "nt", "none")
+    other = choices.entry(Case("square", 64, 32, 16, "bf16", "tn", "none"), {"x": 1.0})
+    old, new = choices.entry(case, {"x": 3.0, "y": 2.0}), choices.entry(case, {"x": 1.004, "y": 5.0})
+    assert list(old["us"]) == ["y", "x"]
+    table = choices.joined({"gpu": "X", "problems": [old, other]}, new)
+    assert table == {"gpu": "X", "problems": [other, new]}
+    assert json.loads(choices.text(table)) == table
+    assert new["us"] == {"x": 1.0, "y": 5.0}

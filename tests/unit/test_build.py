@@ -128,7 +128,7 @@ BAD: list[tuple[str, type[Exception], str]] = [
     (BASE + "epilogue = 3", ArgumentError, "epilogue=3"),
     (BASE + "epilogue = []", ArgumentError, r"epilogue=\[\]"),
     (BASE + "kernel = 'bogus'", ArgumentError, "problem 1: kernel='bogus': unknown family"),
-    (BASE + "kernel = 'small_m'", errors.NotAvailableError, "small_m is not part of this version"),
+    (BASE + "kernel = 'simt_f32'", errors.NotAvailableError, "simt_f32 is not part of this version"),
     ("m = 1\nn = 7\nk = 8\nepilogue = 'swiglu'", ShapeError, "n=7: an epilogue with pair"),
 ]
 
@@ -285,7 +285,7 @@ def test_names_that_make_no_c_library(tmp_path: Path) -> None:
         return builder.functions([(item, builder._plan((item, H200))) for item in wanted])
 
     up = '[[problem]]\nm = [1, 512]\nn = 4096\nk = 4096\nname = "up"\n'
-    with pytest.raises(ArgumentError, match=r"'up' takes 2 kernels on sm_90a, .*m 1: sm90_.*; m 512: sm90_wgmma:"):
+    with pytest.raises(ArgumentError, match=r"'up' takes 2 kernels on sm_90a, .*m 1: small_m:.*; m 512: sm90_wgmma:"):
         functions(up)
     pinned = up + 'kernel = "sm80_multistage:tile=64x64x32"\n'
     assert functions(pinned).keys() == {"up"}

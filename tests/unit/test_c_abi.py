@@ -334,6 +334,15 @@ def test_the_document_shows_what_is_built(tmp_path: Path) -> None:
     assert prototype in declared
 
 
+def test_what_a_kernel_has_no_blocks_for_is_refused() -> None:
+    few = plan(8, 512, 264, arch="sm_90a", kernel="small_m:tile=8x32x64")
+    made = Function("few", (Spec("small_m", few.config, few.problem.signature, "sm_90a"),))
+    source = c_source.source([made], {made.specs[0]: c_source.Host("x", "y")})
+    assert 'cutegemm_size("m", m, 0, 8)' in source and 'cutegemm_size("batch", batch, 0, 65535)' in source
+    assert 'cutegemm_size("n", n, 0, 2147418112)' in source
+    assert "m must be at most 8" in c_source.header([made])
+
+
 def test_names_that_c_has_other_uses_for_are_replaced() -> None:
     @epilogue
     def odd(acc: Any, m: Row, int: Row, größe: Row, size_t: Row, a_stride_m: Row, bias: Row, operand0: Scalar) -> Any:

@@ -240,7 +240,7 @@ def test_planning_imports_neither_torch_nor_the_dsl() -> None:
             WgmmaConfig(128, 256, 4, cluster_m=2, raster=16),
         )),
         ("sm90_wgmma:swap_ab=yes", tuple(c for c in wgmma_config.CONFIGS if c.swap_ab)),
-        ("sm90_wgmma:tile=256x128x64,cluster=1x2,stages=4", (WgmmaConfig(256, 128, 4, cluster_n=2),)),
+        ("sm90_wgmma:tile=256x128x64,walk=n", (WgmmaConfig(256, 128, 4, cluster_n=2, raster=16, walk="n"),)),
     ],
 )
 def test_pins(pin: str, expected: tuple[KernelConfig, ...]) -> None:
@@ -273,11 +273,11 @@ def test_every_configuration_is_pinned_by_its_own_text(family: str, config: Kern
         ("sm80_multistage:stages=4,stages=3", ArgumentError, "stages is given twice"),
         ("sm80_multistage:stages=99", ArgumentError, "no configuration .* has these values; it has tile="),
         ("sm80_multistage:tile=128x128", ArgumentError, "no configuration"),
-        ("sm90_wgmma:warps=2x2", ArgumentError, "with a key of tile, stages, cluster, schedule, raster, swap_ab"),
+        ("sm90_wgmma:warps=2x2", ArgumentError, "with a key of tile, stages, cluster, schedule, raster, swap_ab, walk"),
         ("sm80_multistage:cluster=2x1", ArgumentError, "with a key of tile, stages, warps, raster"),
         ("sm90_wgmma:schedule=persistent", ArgumentError, "no configuration of sm90_wgmma .*schedule=cooperative"),
-        ("small_m", NotAvailableError, "small_m is not part of this version; available: sm90_wgmma, sm80_multistage"),
-        ("simt_f32", NotAvailableError, "simt_f32"),
+        ("small_m:cluster=2x1", ArgumentError, "with a key of tile, stages, warps, split"),
+        ("simt_f32", NotAvailableError, "simt_f32 is not .* available: sm90_wgmma, sm80_multistage, small_m"),
         ("cutlass_cpp:tile=1x1x1", NotAvailableError, "cutlass_cpp"),
         ("hand", ArgumentError, "expected hand: and one of level1, level1-uncoalesced, level2"),
         ("hand:level0", ArgumentError, "kernel='hand:level0': expected hand: and one of level1"),
@@ -369,7 +369,8 @@ def test_planning_is_quick() -> None:
     ("arguments", "family"),
     [
         ({"m": 1024, "n": 1024, "k": 1024}, "sm90_wgmma"),
-        ({"m": 16, "n": 4096, "k": 4096}, "sm90_wgmma"),
+        ({"m": 8, "n": 4096, "k": 4096}, "small_m"),
+        ({"m": 8, "n": 4096, "k": 4096, "arch": "A100"}, "small_m"),
         ({"m": 4096, "n": 4096, "k": 4096, "layout": "tn", "dtype": "fp16"}, "sm90_wgmma"),
         ({"m": 64, "n": 64, "k": 64}, "sm80_multistage"),  # it starts sooner
         ({"m": 4096, "n": 4096, "k": 4093}, "sm80_multistage"),
@@ -390,7 +391,7 @@ def test_a_pin_on_wgmma_says_what_it_lacks() -> None:
     ):
         with pytest.raises(CuteGemmError, match=text):
             plan(*arguments, arch="H200", kernel="sm90_wgmma")
-    with pytest.raises(UnsupportedArchitectureError, match="sm_80 .A100.*only for sm_90a; use sm80_multistage$"):
+    with pytest.raises(UnsupportedArchitectureError, match="sm_80 .A100.*only for sm_90a; use sm80_mul.*, small_m$"):
         plan(4096, 4096, 4096, arch="A100", kernel="sm90_wgmma")
     with pytest.raises(UnsupportedArchitectureError, match="sm_70 .V100.*no other family serves it$"):
         plan(4096, 4096, 4096, arch="V100")
@@ -436,7 +437,7 @@ def test_to_dict_is_json_with_a_schema() -> None:
     assert data["kernel"] == first["kernel"]
     assert data["us"] == first["estimate"]["us"]
     refused = [c["refused"]["rule"] for c in data["candidates"] if "refused" in c]
-    assert set(refused) <= {"shared memory", "registers", "architecture"}
+    assert set(refused) <= {"shared memory", "registers", "architecture", "rows"}
     assert "shared memory" in refused  # sm_86 has 99 KiB for a block
 
 

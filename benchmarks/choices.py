@@ -1,0 +1,108 @@
+"""Measures which configuration is fastest, for the planner: `python -m benchmarks.choices --suite hopper`.
+
+Of every problem without an epilogue, the configurations that the model takes for the fastest and those that the table
+has already are compared with fp64 and timed. The table, `cutegemm/planner/tables/<gpu>.json`, is written after each
+problem; problems that it has beside these stay. It is installed with the package: planning reads it anywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import cutegemm.planner.tables
+from benchmarks import environment, suites
+from benchmarks.contenders import named
+from benchmarks.run import Bench
+from benchmarks.suites import Case
+from benchmarks.timing import Effort
+from cutegemm import device, plan
+from cutegemm.compiler import Spec
+from cutegemm.planner import tables
+from cutegemm.planner.plan import contiguous_problem
+from tests.ahead import build
+
+#: The lead-in is longer than the sample: contenders draw unlike power, and a cool predecessor is worth 10%.
+EFFORT = Effort(min_ms=20.0, lead_ms=60.0, rounds=4)
+TABLES = Path(cutegemm.planner.tables.__file__).parent
+
+
+def candidates(case: Case, gpu: device.DeviceSpec, count: int) -> list[str]:
+    """`kernel=` strings: the `count` fastest by the model, then those of the table that it leaves out."""
+    problem = contiguous_problem(case.m, case.n, case.k, dtype=case.dtype, layout=case.layout)
+    made = plan(case.m, case.n, case.k, dtype=case.dtype, layout=case.layout, arch=gpu.name)
+    legal = {c.kernel: c.estimate.us for c in made.candidates if c.estimate is not None}
+    modelled = sorted(legal, key=legal.__getitem__)[:count]
+    return modelled + [kernel for kernel in tables.times(problem, gpu) if kernel in legal and kernel not in modelled]
+
+
+def _spec(case: Case, kernel: str, gpu: device.DeviceSpec) -> Spec:
+    made = plan(case.m, case.n, case.k, dtype=case.dtype, layout=case.layout, arch=gpu.name, kernel=kernel)
+    return Spec(made.family, made.config, made.problem.signature, gpu.arch)
+
+
+def entry(case: Case, us: dict[str, float]) -> dict[str, Any]:
+    """The table's entry of a problem: its size, its layout, and the times, fastest first."""
+    times = {kernel: round(us[kernel], 2) for kernel in sorted(us, key=us.__getitem__)}
+    return {"m": case.m, "n": case.n, "k": case.k, "layout": case.layout, "us": times}
+
+
+def joined(table: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """`table` with `new` in place of its entry of the same problem, or at its end."""
+    place = ("m", "n", "k", "layout")
+    kept = [e for e in table["problems"] if any(e[name] != new[name] for name in place)]
+    return {**table, "problems": [*kept, new]}
+
+
+def text(table: dict[str, Any]) -> str:
+    """The table as JSON, a line for each time."""
+    return json.dumps(table, indent=1) + "\n"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line."""
+    args = _parse(argv)
+    gpu = device.current()
+    name = device.lookup(gpu.name).name
+    path = args.output or TABLES / f"{name.lower().replace(' ', '_')}.json"
+    known = json.loads(path.read_text()) if path.exists() else {"problems": []}
+    how = (
+        f"{environment.today()[:7]}, bf16, inputs that L2 does not hold, medians of {EFFORT.rounds} samples of "
+        f"{EFFORT.min_ms:.0f} ms by turns, each after {EFFORT.lead_ms:.0f} ms untimed"
+    )
+    table = {"gpu": name, "measured": how, "problems": known["problems"]}
+    bench = Bench(gpu.l2_bytes, effort=EFFORT)
+    groups = args.group or {case.group for case in suites.load(args.suite)}
+    cases = [c for c in suites.load(args.suite) if c.group in groups and c.epilogue == "none" and c.dtype == "bf16"]
+    kernels_of = {case: candidates(case, gpu, args.count) for case in cases}
+    build(_spec(case, kernel, gpu) for case, kernels in kernels_of.items() for kernel in kernels)
+    for case, kernels in kernels_of.items():
+        rows = bench.rows(case, [named(n) for n in (*(f"cutegemm:{kernel}" for kernel in kernels), "cublaslt")])
+        *ours, theirs = (row.us for row in rows)
+        us = {kernel: t for kernel, t in zip(kernels, ours, strict=True) if t is not None}
+        table = joined(table, entry(case, us))
+        path.write_text(text(table))
+        best = sorted(us, key=us.__getitem__)[:4]
+        shown = "  ".join(f"{kernel.partition(':')[2]} {us[kernel]:.1f}" for kernel in best)
+        print(f"{case.m}x{case.n}x{case.k} {case.layout}, us: cublaslt {theirs or 0:.1f}  {shown}", flush=True)
+        torch.cuda.empty_cache()
+    print(f"{len(table['problems'])} problems: written to {path}")
+    return 0
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.choices", description="Measures the planner's table.")
+    parser.add_argument("--suite", default="hopper", choices=suites.names())
+    parser.add_argument("--group", action="append", help="only this group of the suite; may be repeated")
+    parser.add_argument("--count", type=int, default=8, help="configurations that the model puts forward")
+    parser.add_argument("--output", type=Path, help="the file to write, instead of the planner's own")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
