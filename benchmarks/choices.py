@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-import cutegemm.planner.tables
 from benchmarks import environment, suites
 from benchmarks.contenders import named
 from benchmarks.run import Bench
@@ -24,21 +23,19 @@ from benchmarks.timing import Effort
 from cutegemm import device, plan
 from cutegemm.compiler import Spec
 from cutegemm.planner import tables
-from cutegemm.planner.plan import contiguous_problem
 from tests.ahead import build
 
 #: The lead-in is longer than the sample: contenders draw unlike power, and a cool predecessor is worth 10%.
 EFFORT = Effort(min_ms=20.0, lead_ms=60.0, rounds=4)
-TABLES = Path(cutegemm.planner.tables.__file__).parent
 
 
 def candidates(case: Case, gpu: device.DeviceSpec, count: int) -> list[str]:
     """`kernel=` strings: the `count` fastest by the model, then those of the table that it leaves out."""
-    problem = contiguous_problem(case.m, case.n, case.k, dtype=case.dtype, layout=case.layout)
     made = plan(case.m, case.n, case.k, dtype=case.dtype, layout=case.layout, arch=gpu.name)
     legal = {c.kernel: c.estimate.us for c in made.candidates if c.estimate is not None}
     modelled = sorted(legal, key=legal.__getitem__)[:count]
-    return modelled + [kernel for kernel in tables.times(problem, gpu) if kernel in legal and kernel not in modelled]
+    known = tables.times(made.problem, gpu)
+    return modelled + [kernel for kernel in known if kernel in legal and kernel not in modelled]
 
 
 def _spec(case: Case, kernel: str, gpu: device.DeviceSpec) -> Spec:
@@ -69,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parse(argv)
     gpu = device.current()
     name = device.lookup(gpu.name).name
-    path = args.output or TABLES / f"{name.lower().replace(' ', '_')}.json"
+    path = args.output or Path(tables.__file__).parent / tables.file_name(name)
     known = json.loads(path.read_text()) if path.exists() else {"problems": []}
     how = (
         f"{environment.today()[:7]}, bf16, inputs that L2 does not hold, medians of {EFFORT.rounds} samples of "
@@ -77,12 +74,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     table = {"gpu": name, "measured": how, "problems": known["problems"]}
     bench = Bench(gpu.l2_bytes, effort=EFFORT)
-    groups = args.group or {case.group for case in suites.load(args.suite)}
-    cases = [c for c in suites.load(args.suite) if c.group in groups and c.epilogue == "none" and c.dtype == "bf16"]
+    cases = [case for case in suites.load(args.suite, args.group) if (case.epilogue, case.dtype) == ("none", "bf16")]
     kernels_of = {case: candidates(case, gpu, args.count) for case in cases}
     build(_spec(case, kernel, gpu) for case, kernels in kernels_of.items() for kernel in kernels)
     for case, kernels in kernels_of.items():
-        rows = bench.rows(case, [named(n) for n in (*(f"cutegemm:{kernel}" for kernel in kernels), "cublaslt")])
+        rows = bench.rows([case], [named(n) for n in (*(f"cutegemm:{kernel}" for kernel in kernels), "cublaslt")])
         *ours, theirs = (row.us for row in rows)
         us = {kernel: t for kernel, t in zip(kernels, ours, strict=True) if t is not None}
         table = joined(table, entry(case, us))

@@ -8,6 +8,7 @@ holds from the same commit, machine and versions.
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -39,18 +40,23 @@ class Bench:
     capture: Callable[[Sequence[Call]], Replay] = capture
     clock: Clock = event_clock
 
-    def rows(self, case: Case, contenders: Sequence[Contender]) -> list[Row]:
-        """Checks, then times, every contender that has a way of computing `case`."""
-        fresh = self._inputs(case)
-        verdicts = self._verdicts(case, fresh, contenders)
-        per_set = sum(t.nbytes for t in (fresh.a, fresh.b, *fresh.operands))
-        sets = [fresh] + [self._inputs(case) for _ in range(input_sets(per_set, self.l2_bytes) - 1)]
-        replays = {
-            contender.name: self.capture([_call(contender, case, inputs) for inputs in sets])
-            for contender in contenders
-            if contender.name in verdicts and verdicts[contender.name].ok
-        }
-        times = contest(replays, len(sets), self.clock, self.effort)
+    def rows(self, cases: Sequence[Case], contenders: Sequence[Contender]) -> list[Row]:
+        """Checks every contender that has a way of computing each of `cases`, then times all of them by turns.
+
+        `cases` are of one size: what an epilogue costs is a ratio of two times, which a warmer GPU would blur.
+        """
+        fresh = {case: self._inputs(case) for case in cases}
+        verdicts = {case: self._verdicts(case, inputs, contenders) for case, inputs in fresh.items()}
+        sets = max(input_sets(_bytes(inputs), self.l2_bytes) for inputs in fresh.values())
+        replays: dict[tuple[Case, str], Replay] = {}
+        for case, first in fresh.items():
+            inputs = [first] + [self._inputs(case) for _ in range(sets - 1)]
+            for contender in contenders:
+                verdict = verdicts[case].get(contender.name)
+                if verdict is not None and verdict.ok:
+                    calls = [_call(contender, case, each) for each in inputs]
+                    replays[case, contender.name] = self.capture(calls)
+        times = contest(replays, sets, self.clock, self.effort)
         return [
             Row(
                 group=case.group,
@@ -63,12 +69,13 @@ class Bench:
                 epilogue=case.epilogue,
                 contender=contender.name,
                 kernel=contender.kernel(case),
-                us=times.get(contender.name),
-                ok=verdicts[contender.name].ok,
-                rel_err=verdicts[contender.name].rel_err,
+                us=times.get((case, contender.name)),
+                ok=verdicts[case][contender.name].ok,
+                rel_err=verdicts[case][contender.name].rel_err,
             )
+            for case in cases
             for contender in contenders
-            if contender.name in verdicts
+            if contender.name in verdicts[case]
         ]
 
     def _verdicts(self, case: Case, inputs: Inputs, contenders: Sequence[Contender]) -> dict[str, Verdict]:
@@ -114,6 +121,11 @@ class Bench:
         return Inputs(a, b, tuple(operands), torch.empty(case.m, n, dtype=dtype, device=self.device))
 
 
+def _bytes(inputs: Inputs) -> int:
+    """Bytes that a call reads."""
+    return sum(t.nbytes for t in (inputs.a, inputs.b, *inputs.operands))
+
+
 def _call(contender: Contender, case: Case, inputs: Inputs) -> Call:
     call = contender.prepare(case, inputs)
     assert call is not None  # it had a way for the first set, which is alike
@@ -147,15 +159,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     contenders = [named(name) for name in args.contender]
     bench = Bench(device.current().l2_bytes, effort=SWEEP if args.sweep else FULL)
     wrong = False
-    for case in suites.load(args.suite):
-        if args.group and case.group not in args.group:
-            continue
-        rows = bench.rows(case, contenders)
+    for _, alike in itertools.groupby(suites.load(args.suite, args.group), key=_size):
+        rows = bench.rows(list(alike), contenders)
         wrong |= not all(row.ok for row in rows)
         results = replace(results, rows=tuple(rows)).joined(results)
         results.write(path)
-        times = "  ".join(f"{row.contender} {row.us or math.nan:.1f}" for row in rows)
-        print(f"{case.group} {case.m}x{case.n}x{case.k} {case.epilogue}, us: {times}", flush=True)
+        for title, of_case in itertools.groupby(rows, key=_title):
+            times = "  ".join(f"{row.contender} {row.us or math.nan:.1f}" for row in of_case)
+            print(f"{title}, us: {times}", flush=True)
     for name in args.scalar:
         found = SCALARS[name]()
         results = replace(results, rows=(), scalars=found).joined(results)
@@ -163,6 +174,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("  ".join(f"{key} {value:.3g}" for key, value in found.items()), flush=True)
     print(f"written to {path}")
     return int(wrong)
+
+
+def _size(case: Case) -> tuple[object, ...]:
+    """What cases that are timed together have in common: all but the epilogue."""
+    return case.group, case.m, case.n, case.k, case.dtype, case.layout
+
+
+def _title(row: Row) -> str:
+    return f"{row.group} {row.m}x{row.n}x{row.k} {row.epilogue}"
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -16,8 +16,10 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 Replay = Callable[[], None]
+Name = TypeVar("Name")
 #: Runs a replay `repeats` times and returns the milliseconds it took on the device.
 Clock = Callable[[Replay, int], float]
 
@@ -40,11 +42,11 @@ def input_sets(bytes_per_set: int, l2_bytes: int, *, most: int = 4096) -> int:
     return max(1, min(most, 3 * l2_bytes // max(bytes_per_set, 1) + 1))
 
 
-def contest(replays: Mapping[str, Replay], calls: int, clock: Clock, effort: Effort = FULL) -> dict[str, float]:
+def contest(replays: Mapping[Name, Replay], calls: int, clock: Clock, effort: Effort = FULL) -> dict[Name, float]:
     """Microseconds per call of every contender; a replay makes `calls` calls."""
     repeats = {name: _repeats(replay, clock, effort.min_ms) for name, replay in replays.items()}
     ahead = {name: max(1, round(count * effort.lead_ms / effort.min_ms)) for name, count in repeats.items()}
-    samples: dict[str, list[float]] = {name: [] for name in replays}
+    samples: dict[Name, list[float]] = {name: [] for name in replays}
     for turn in range(effort.rounds):
         for name in list(replays)[:: -1 if turn % 2 else 1]:
             clock(replays[name], ahead[name])  # clocks settle at what this contender draws

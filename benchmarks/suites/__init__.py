@@ -7,6 +7,7 @@ lists (`layouts`, `epilogues`) say what differs in a group. Every problem is a c
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,8 +32,9 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in SUITES.glob("*.json")))
 
 
-def load(name: str) -> tuple[Case, ...]:
-    """The cases of the suite called `name`, in its file's order. Raises ValueError, listing what there is."""
+def load(name: str, groups: Collection[str] | None = None) -> tuple[Case, ...]:
+    """The cases of the suite called `name`, of `groups` alone if any are given, in its file's order. Raises ValueError
+    for another name, listing what there is."""
     path = SUITES / f"{name}.json"
     if not path.is_file():
         raise ValueError(f"no suite {name!r}: expected one of {', '.join(names())}")
@@ -41,6 +43,7 @@ def load(name: str) -> tuple[Case, ...]:
     return tuple(
         Case(group, m, n, k, dtypes.get(group, suite["dtype"]), layout, epilogue)
         for group, problems in suite["groups"].items()
+        if not groups or group in groups
         for m, n, k in problems
         for layout in layouts.get(group, [suite["layout"]])
         for epilogue in epilogues.get(group, ["none"])

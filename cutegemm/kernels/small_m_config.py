@@ -109,7 +109,7 @@ class SmallMConfig:
 #: Every configuration that `small_m` is built in. What a block reads of A beside its weights is tile_m / tile_n of
 #: them, through L2: more rows want wider tiles, and those a split of K to make blocks enough. Each height has some for
 #: several blocks on an SM, of which one streams while another starts or ends, and some for one block with a deep ring,
-#: where there are no more blocks than SMs; and one that fits 99 KiB. None is measured yet.
+#: where there are no more blocks than SMs; and one that fits 99 KiB.
 CONFIGS: tuple[SmallMConfig, ...] = (
     SmallMConfig(8, 32, stages=3, warps_n=1, warps_k=4),
     SmallMConfig(8, 32, stages=5, warps_n=1, warps_k=4),

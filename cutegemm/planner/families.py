@@ -29,12 +29,12 @@ class Family(Generic[C]):
     name: str
     summary: str
     architectures: tuple[str, ...]
-    operand_dtypes: tuple[str, ...]
-    epilogue_dtypes: tuple[str, ...]
-    scalar_dtypes: tuple[str, ...]
     configs: tuple[C, ...]
     refuse: Callable[[Problem, C, DeviceSpec], Refusal | None]
     model: Callable[[Problem, DeviceSpec], Model[C]]
+    operand_dtypes: tuple[str, ...] = ("fp16", "bf16")
+    epilogue_dtypes: tuple[str, ...] = ("fp16", "bf16", "fp32")
+    scalar_dtypes: tuple[str, ...] = ("fp16", "bf16", "fp32", "fp64")
     turns: bool = True
 
     @property
@@ -50,9 +50,6 @@ _PLANNED: tuple[Family[Any], ...] = (
         name="sm90_wgmma",
         summary="TMA into an mbarrier pipeline, wgmma, persistent warp-specialised blocks in clusters",
         architectures=("sm_90a",),
-        operand_dtypes=("fp16", "bf16"),
-        epilogue_dtypes=("fp16", "bf16", "fp32"),
-        scalar_dtypes=("fp16", "bf16", "fp32", "fp64"),
         configs=wgmma_config.CONFIGS,
         refuse=sm90_wgmma.refuse,
         model=sm90_wgmma.PersistentModel,
@@ -61,9 +58,6 @@ _PLANNED: tuple[Family[Any], ...] = (
         name="sm80_multistage",
         summary="cp.async multistage pipeline, ldmatrix, mma.sync",
         architectures=_SM80_AND_NEWER,
-        operand_dtypes=("fp16", "bf16"),
-        epilogue_dtypes=("fp16", "bf16", "fp32"),
-        scalar_dtypes=("fp16", "bf16", "fp32", "fp64"),
         configs=config.CONFIGS,
         refuse=sm80_multistage.refuse,
         model=sm80_multistage.TileModel,
@@ -72,9 +66,6 @@ _PLANNED: tuple[Family[Any], ...] = (
         name="small_m",
         summary="at most 64 rows: weights streamed once through cp.async rings, K split over warps and clusters",
         architectures=_SM80_AND_NEWER,
-        operand_dtypes=("fp16", "bf16"),
-        epilogue_dtypes=("fp16", "bf16", "fp32"),
-        scalar_dtypes=("fp16", "bf16", "fp32", "fp64"),
         configs=small_m_config.CONFIGS,
         refuse=small_m.refuse,
         model=small_m.StreamModel,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cutegemm.planner.families import Family
 
 INT32_MAX = 2**31 - 1
+MAX_CLUSTER = 8  # blocks that every GPU with clusters runs together
 
 
 @dataclass(frozen=True, slots=True)

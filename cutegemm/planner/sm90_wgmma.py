@@ -5,9 +5,10 @@ tile's k-steps at the tensor cores' rate, and the epilogues that nothing hides. 
 theirs; ping-pong ones only the last, as long as an epilogue takes no longer than a mainloop.
 
 A large problem is slower than that at the nominal clock, for the power limit lowers the clock (bf16 8192 x 8192 x 8192
-on an H200, 2026-11: 1.43 to 1.5 GHz at 700 W; with the loads left out 1.77 GHz, and 24% faster). So its time is energy
-over power, and energy goes into products and into the bytes that they move through shared memory, L2 and device memory,
-of which large tiles and multicast move fewer. Beside both runs the traffic to device memory.
+on an H200, 2026-11: 1.43 to 1.5 GHz at 700 W; without its loads a kernel of 128x256 tiles ran at 1.77 GHz, and 21%
+faster). So its time is energy over power, and energy goes into products and into the bytes that they move through
+shared memory, L2 and device memory, of which large tiles and multicast move fewer. Beside both runs the traffic to
+device memory.
 
 "estimated" marks constants that no measurement has settled; "fitted" ones come from the timings in `tables/h200.json`.
 There the model's choice is within 2.7% of the best, 1% on average, but for 1024 x 1024 x 1024 (5%).
@@ -23,7 +24,7 @@ from cutegemm.errors import ShapeError
 from cutegemm.kernels.config import OPERAND_BYTES
 from cutegemm.kernels.staging import staging
 from cutegemm.kernels.wgmma_config import CONSUMERS, INSTRUCTION_M, WARPGROUP, WgmmaConfig
-from cutegemm.planner.legality import INT32_MAX, Refusal, extent_refusal
+from cutegemm.planner.legality import INT32_MAX, MAX_CLUSTER, Refusal, extent_refusal
 from cutegemm.planner.model import (
     DRAM_LATENCY,
     LAUNCH_US,
@@ -40,7 +41,6 @@ _SWIZZLE_ELEMENTS = 64  # a row of the 128-byte swizzle
 _SWIZZLE_ROWS = 8  # after which it repeats
 _INSTRUCTION_N_MAX = 256  # columns of one wgmma
 _UNIT_COLUMNS, _EPILOGUE_COLUMNS = 16, 32  # that the epilogue takes at a time, through shared memory and not
-_MAX_CLUSTER = 8  # blocks that every GPU of the architecture runs together
 _MAX_ACCUMULATORS = 192  # of a consumer's 232 registers
 
 #: Share of the peak at which k-steps follow each other while power is not the limit (fitted).
@@ -118,9 +118,9 @@ def _tile_refusal(config: WgmmaConfig) -> Refusal | None:
         reason = f"{config.accumulators} accumulators a thread: more than {_MAX_ACCUMULATORS} leave too few registers"
         return Refusal("registers", reason)
     # A GPU may have no room for a larger cluster.
-    if config.cluster_size > _MAX_CLUSTER:
+    if config.cluster_size > MAX_CLUSTER:
         cluster = f"cluster {config.cluster_m}x{config.cluster_n}"
-        return Refusal("cluster", f"{cluster}: {config.cluster_size} blocks, and at most {_MAX_CLUSTER} are portable")
+        return Refusal("cluster", f"{cluster}: {config.cluster_size} blocks, and at most {MAX_CLUSTER} are portable")
     return None
 
 

@@ -6,7 +6,8 @@ of A again, and the work of an SM: tensor cores, shared memory, copies. To the s
 nothing hides: a block's first bytes, adding up the sums of its groups, and its epilogue; where several blocks share an
 SM, the others hide most of these.
 
-"estimated" marks constants that no measurement has settled: of this family, none has been measured yet.
+"estimated" marks constants that no measurement has settled. (Without clusters, calls of up to 16 rows took 5 to 16%
+longer than estimated on an H200, 2026-11; K split over clusters that did not all fit at a time, up to twice as long.)
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from cutegemm.device import DeviceSpec
 from cutegemm.errors import ShapeError
 from cutegemm.kernels.config import CHUNK_BYTES, OPERAND_BYTES, vector_elements
 from cutegemm.kernels.small_m_config import GRID_YZ, INSTRUCTION_N, SmallMConfig
-from cutegemm.planner.legality import INT32_MAX, Refusal, extent_refusal
+from cutegemm.planner.legality import INT32_MAX, MAX_CLUSTER, Refusal, extent_refusal
 from cutegemm.planner.model import (
     DRAM_LATENCY,
     LAUNCH_US,
@@ -32,12 +33,15 @@ from cutegemm.problem import Access, Problem
 from cutegemm.roofline import MAX_REGISTERS, MAX_THREADS, occupancy
 
 _BARRIERS = 16  # named ones of a block, of which one is the block's own
-_MAX_CLUSTER = 8  # blocks that every GPU with clusters runs together
 _LINE = 64  # elements of a line of device memory's 128 bytes
 _MAX_ACCUMULATORS = 128
+_PAIR = 2  # SMs that share a TPC: clusters of two fit everywhere
 
 #: Share of device memory's rate at which weights arrive while enough bytes are on their way (estimated).
 STREAM_RATE = 1.0
+#: Share of the SMs on which larger clusters fit: 16 of a GPC's 18. (An H200 holds 30 clusters of four and 15 of eight,
+#: one block an SM, as its driver counts them.)
+CLUSTERED = 16 / 18
 #: Bytes that an SM fetches from L2 in a clock (estimated).
 SM_BYTES_PER_CLK = 64
 #: SM clocks of a cluster's launch and its two barriers (estimated).
@@ -108,8 +112,8 @@ def _tile_refusal(config: SmallMConfig) -> Refusal | None:
             reason = f"{name}={tile}: {chunks} copies of 16 bytes do not divide among {config.group_threads} threads"
             return Refusal("copies", reason)
     # A cluster's blocks are consecutive, and every GPU with clusters has room for so many.
-    if config.split not in (1, 2, 4, _MAX_CLUSTER):
-        return Refusal("cluster", f"split={config.split}: must be 1, 2, 4 or {_MAX_CLUSTER}, the blocks of a cluster")
+    if config.split not in (1, 2, 4, MAX_CLUSTER):
+        return Refusal("cluster", f"split={config.split}: must be 1, 2, 4 or {MAX_CLUSTER}, the blocks of a cluster")
     return None
 
 
@@ -150,7 +154,8 @@ class StreamModel:
         a, b = problem.signature.a, problem.signature.b
         registers = config.registers(a, b)
         resident = occupancy(device, threads=config.threads, registers=registers, smem=config.smem_bytes).blocks
-        slots = max(1, resident * device.sm_count // config.split * config.split)
+        sms = device.sm_count if config.split <= _PAIR else device.sm_count * CLUSTERED
+        slots = max(1, int(resident * sms) // config.split * config.split)
         tiles = ceil(problem.n / config.tile_n) * problem.batch
         blocks = tiles * config.split
         k_tiles = ceil(problem.k / config.tile_k)
@@ -187,8 +192,7 @@ class StreamModel:
     def _rate(self, config: SmallMConfig, blocks: int, steps: int) -> float:
         """Bytes per second that `blocks` at a time fetch from device memory."""
         device = self.device
-        stages = min(config.stages - 1, max(1, steps))
-        in_flight = blocks * config.warps_k * stages * config.weight_bytes
+        in_flight = blocks * min(config.in_flight_bytes, config.warps_k * max(1, steps) * config.weight_bytes)
         by_sm = min(blocks, device.sm_count) * SM_BYTES_PER_CLK * device.clock_hz
         return min(STREAM_RATE * device.hbm_bytes_per_s, in_flight * device.clock_hz / DRAM_LATENCY, by_sm)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import time
 from pathlib import Path
@@ -19,7 +20,6 @@ from benchmarks.suites import Case
 from benchmarks.timing import Effort, contest, host_us, input_sets
 from cutegemm import device, epilogues, gemm, plan
 from cutegemm.deploy import builder
-from cutegemm.device import lookup
 from cutegemm.planner import contiguous_problem, tables
 from cutegemm.planner.plan import plan_problem
 
@@ -42,7 +42,7 @@ class StubDevice:
 def test_a_figure_is_the_median_of_rounds_per_call() -> None:
     # The first 1.0 is spent on finding the repeats, every 50.0 on a lead-in.
     device = StubDevice(ours=[1.0, 50.0, 1.0, 50.0, 9.0, 50.0, 2.0, 50.0, 1.0, 50.0, 1.0])
-    times = contest(device.replays, calls=4, clock=device.clock, effort=Effort(min_ms=1.0, rounds=5))
+    times = contest(device.replays, calls=4, clock=device.clock, effort=Effort(min_ms=1.0, lead_ms=1.0, rounds=5))
     assert times == {"ours": pytest.approx(1.0e3 / 4)}
 
 
@@ -242,7 +242,7 @@ def call_in_turn(calls):
 ON_CPU = Bench(
     l2_bytes=1 << 14,
     device="cpu",
-    effort=Effort(min_ms=1.0, rounds=3),
+    effort=Effort(min_ms=1.0, lead_ms=1.0, rounds=3),
     capture=call_in_turn,
     clock=wall_clock,
 )
@@ -258,11 +258,31 @@ def test_right_results_are_timed_in_every_layout(epilogue: str, layout: str) -> 
     case = Case("g", 33, 48, 40, "bf16", layout, epilogue)
     cublas, unfused = named("cublas"), named("unfused")
     gemm_here = dataclasses.replace(named("cutegemm"), kernel=lambda case: "reference")
-    rows = {row.contender: row for row in ON_CPU.rows(case, [gemm_here, cublas, unfused])}
+    rows = {row.contender: row for row in ON_CPU.rows([case], [gemm_here, cublas, unfused])}
     assert set(rows) == ({"cutegemm", "cublas"} if epilogue == "none" else {"cutegemm", "unfused"})
     for row in rows.values():
         assert row.ok and row.us is not None and row.us > 0 and 0 <= row.rel_err < 2**-7
         assert (row.m, row.n, row.k, row.layout, row.epilogue) == (33, 48, 40, layout, epilogue)
+
+
+def test_an_epilogue_and_its_plain_product_take_turns() -> None:
+    order: list[str] = []
+
+    def logged(calls):
+        replay = call_in_turn(calls)
+
+        def run() -> None:
+            order.append(replay.__name__ + str(id(calls[0])))
+            replay()
+
+        return run
+
+    bench = dataclasses.replace(ON_CPU, capture=logged)
+    cases = [Case("g", 33, 48, 40, "bf16", "nt", epilogue) for epilogue in ("none", "bias_add")]
+    rows = bench.rows(cases, [dataclasses.replace(named("cutegemm"), kernel=lambda case: "reference")])
+    assert [(row.epilogue, row.ok) for row in rows] == [("none", True), ("bias_add", True)]
+    turns = [name for name, _ in itertools.groupby(order)]
+    assert len(set(turns)) == 2 and len(turns) > 3  # neither was through before the other began
 
 
 def all_but_the_last_row(inputs: Inputs) -> torch.Tensor:
@@ -289,7 +309,7 @@ def zeros(inputs: Inputs) -> torch.Tensor:
 @pytest.mark.parametrize("loose", [False, True])
 def test_a_wrong_contender_is_recorded_and_not_timed(compute, loose: bool) -> None:
     case = Case("g", 32, 48, 40, "bf16", "nt", "none")
-    (row,) = ON_CPU.rows(case, [contender("bad", compute, loose=loose)])
+    (row,) = ON_CPU.rows([case], [contender("bad", compute, loose=loose)])
     assert row.ok is False and row.us is None
     json.loads(json.dumps(dataclasses.asdict(row), allow_nan=False))
 
@@ -318,7 +338,7 @@ class StubBlas:
 @pytest.mark.parametrize("epilogue", ["none", "bias", "bias_relu", "bias_gelu_tanh"])
 def test_cublaslt_is_preferred_for_its_own_calls_only(epilogue: str, monkeypatch: pytest.MonkeyPatch) -> None:
     blas = StubBlas(monkeypatch)
-    (row,) = ON_CPU.rows(Case("g", 33, 48, 40, "bf16", "nt", epilogue), [named("cublaslt")])
+    (row,) = ON_CPU.rows([Case("g", 33, 48, 40, "bf16", "nt", epilogue)], [named("cublaslt")])
     assert row.ok and row.us is not None and row.kernel.endswith("out=)")
     assert blas.preferred == "default" and blas.asked[:2] == ["cublaslt", "default"]
 
@@ -474,7 +494,7 @@ def test_the_runner_says_that_there_is_no_gpu(capsys: pytest.CaptureFixture[str]
 
 
 def test_candidates_are_the_models_fastest_and_what_was_measured_before() -> None:
-    case, gpu = Case("square", 4096, 4096, 4096, "bf16", "nt", "none"), lookup("H200")
+    case, gpu = Case("square", 4096, 4096, 4096, "bf16", "nt", "none"), device.lookup("H200")
     found = choices.candidates(case, gpu, 3)
     made = plan(4096, 4096, 4096, dtype="bf16", layout="nt", arch="H200")
     modelled = {c.kernel: c.estimate.us for c in made.candidates if c.estimate is not None}

@@ -29,11 +29,16 @@ class Measured:
     us: Mapping[str, float]
 
 
+def file_name(gpu: str) -> str:
+    """The name of a GPU's file, by any of its names. Raises `ArgumentError` for a GPU that is not known."""
+    return f"{lookup(gpu).name.lower().replace(' ', '_')}.json"
+
+
 @cache
 def measured(gpu: str) -> tuple[Measured, ...]:
     """The table of a GPU by any of its names; empty where there is none."""
     try:
-        file = resources.files(__name__) / f"{lookup(gpu).name.lower().replace(' ', '_')}.json"
+        file = resources.files(__name__) / file_name(gpu)
     except ArgumentError:  # a GPU that is not known, or a part of one
         return ()
     if not file.is_file():
