@@ -23,7 +23,8 @@ from cutegemm.timing import Clock, Effort, Replay, capture, contest, event_clock
 EFFORT = Effort(min_ms=10.0, lead_ms=10.0, rounds=5)
 #: Rows of D that are compared with fp64, at most: evenly spread, all columns of each.
 SAMPLE = 256
-#: Roundings of the largest magnitude that torch is allowed besides: between separate calls, and of partial sums.
+#: Roundings of the largest magnitude that torch is allowed besides, of partial sums; and one for each of the epilogue's
+#: nodes, which may be a call of its own.
 LOOSE_ROUNDINGS = 4
 _U32 = 2.0**-24
 _TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -143,6 +144,7 @@ class Judge:
             x[self._rows] if spec.kind in ("col", "tile") else x
             for x, spec in zip(inputs.operands, graph.operands, strict=True)
         ]
+        self._loose = LOOSE_ROUNDINGS + len(graph.nodes)
         self._exact = evaluate(graph, product, operands, dtype=torch.float64)
         room = [torch.zeros_like(value) for value in self._exact]
         for even, odd in ((1, 1), (-1, -1), *(((1, -1), (-1, 1)) if graph.has_pair else ())):
@@ -167,7 +169,7 @@ class Judge:
                 return None, None
             largest = exact.abs().max()
             error = (result[self._rows].double() - exact).abs()
-            room = allowed + LOOSE_ROUNDINGS * torch.finfo(result.dtype).eps / 2 * largest if loose else allowed
+            room = allowed + self._loose * torch.finfo(result.dtype).eps / 2 * largest if loose else allowed
             rel_err = max(rel_err, float((error / largest).max()) if float(largest) > 0 else 0.0)
             excess = max(excess, float((error / room).max()))
         return (rel_err, excess) if math.isfinite(excess) else (None, None)
