@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -283,6 +284,23 @@ def test_an_epilogue_and_its_plain_product_take_turns() -> None:
     assert [(row.epilogue, row.ok) for row in rows] == [("none", True), ("bias_add", True)]
     turns = [name for name, _ in itertools.groupby(order)]
     assert len(set(turns)) == 2 and len(turns) > 3  # neither was through before the other began
+
+
+def test_what_a_graph_holds_the_addresses_of_lives_until_it_is_timed() -> None:
+    results: list[weakref.ref[torch.Tensor]] = []
+
+    def graph(calls):
+        results.extend(weakref.ref(call()) for call in calls)
+        return lambda: None
+
+    def clock(replay, repeats: int) -> float:
+        assert all(result() is not None for result in results)
+        return float(repeats)
+
+    bench = dataclasses.replace(ON_CPU, capture=graph, clock=clock)
+    cases = [Case("g", 33, 48, 40, "bf16", "nt", epilogue) for epilogue in ("none", "bias_add")]
+    bench.rows(cases, [dataclasses.replace(named("cutegemm"), kernel=lambda case: "reference")])
+    assert len(results) > 2
 
 
 def all_but_the_last_row(inputs: Inputs) -> torch.Tensor:
