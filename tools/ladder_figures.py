@@ -23,6 +23,12 @@ def peak(level: Level, gpu: DeviceSpec) -> float:
     return {"fp32": gpu.fp32_flops, "mma": gpu.mma_flops, "wgmma": gpu.peak_flops}[level.unit]
 
 
+def runs(level: Level, gpu: DeviceSpec) -> bool:
+    """Whether the GPU's architecture has what the level is made of."""
+    major, minor = gpu.compute_capability
+    return 10 * major + minor >= level.since and level.only in (None, gpu.arch)
+
+
 def shared_bandwidth(gpu: DeviceSpec) -> float:
     """B/s that all SMs together read from shared memory."""
     return SMEM_BYTES_PER_CLK * gpu.sm_count * gpu.clock_hz
@@ -51,8 +57,8 @@ class Figures:
 
     @property
     def fragment(self) -> tuple[int, int] | None:
-        """Rows and columns of the outputs that one read of shared memory feeds: a thread's of CUDA cores, a warp's of
-        tensor cores. None where nothing is shared."""
+        """Rows and columns of the outputs that one read of shared memory feeds: a thread's of CUDA cores, a warp's or
+        one wgmma's of tensor cores. None where nothing is shared."""
         level, given = self.level, dict(self.level.parameters)
         if level.smem_bytes == 0:
             return None
@@ -61,7 +67,7 @@ class Figures:
             return given.get("THREAD_M", outputs), given.get("THREAD_N", 1)
         if "WARP_M" in given:
             return given["WARP_M"], given["WARP_N"]
-        found = re.search(r"WARP_M = (\d+), WARP_N = (\d+)", (FOLDER / level.source).read_text())
+        found = re.search(r"W(?:ARP|GMMA)_M = (\d+), W(?:ARP|GMMA)_N = (\d+)", (FOLDER / level.source).read_text())
         return None if found is None else (int(found[1]), int(found[2]))
 
     @property
@@ -97,7 +103,8 @@ class Figures:
 
     @property
     def shared(self) -> str:
-        return f"{self.shared_flop_per_byte or 0:.3g} FLOP/B"
+        """Empty where nothing is shared."""
+        return "" if self.shared_flop_per_byte is None else f"{self.shared_flop_per_byte:.3g} FLOP/B"
 
     @property
     def ridge(self) -> str:

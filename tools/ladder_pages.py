@@ -22,7 +22,7 @@ from cutegemm.fragments import fragment
 from cutegemm.hand_kernels.build import FOLDER
 from cutegemm.hand_kernels.levels import LEVELS, Level
 from cutegemm.roofline import Verdict, attainable, occupancy, ridge_point
-from tools.ladder_figures import GPUS, SIZE, figures, peak, rate, shared_bandwidth
+from tools.ladder_figures import GPUS, SIZE, figures, peak, rate, runs, shared_bandwidth
 from tools.ladder_source import markdown, sections, split
 
 ROOT = Path(__file__).parent.parent
@@ -91,7 +91,7 @@ def _page(
         "## Measured",
         _measured(levels, measured),
         "## Try it",
-        _commands(_of_level(level)),
+        _commands(_of_level(levels)),
         _around(around, rungs),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -116,7 +116,7 @@ def _called(name: str, rungs: dict[str, list[Level]]) -> str:
 
 
 def _facts(levels: list[Level]) -> str:
-    titles = ["pin", "what", "tile of D", "step of K", "threads", "stages", "shared memory", "A and B", "from"]
+    titles = ["pin", "what", "tile of D", "step of K", "threads", "stages", "shared memory", "A and B", "for"]
     lines = []
     for level in levels:
         dtype = figures(level).dtype
@@ -124,7 +124,7 @@ def _facts(levels: list[Level]) -> str:
         smem = f"{level.smem_bytes / 1024:g} KiB" if level.smem_bytes else "none"
         lines.append(
             [f"`hand:{level}`", level.title, f"{level.tile_m} x {level.tile_n}", depth, f"{level.threads}"]
-            + [f"{level.stages}", smem, ", ".join(level.dtypes), f"sm_{level.since}"]
+            + [f"{level.stages}", smem, ", ".join(level.dtypes), level.only or f"sm_{level.since} on"]
         )
     return _table(titles, lines)
 
@@ -144,13 +144,14 @@ def _expected(level: Level) -> Iterator[str]:
     ]
     if here.fragment is not None:
         rows, columns = here.fragment
-        whose = "thread" if level.unit == "fp32" else "warp"
+        whose = {"fp32": "thread", "mma": "warp", "wgmma": "wgmma"}[level.unit]
         lines.append([f"intensity on what a {whose} takes from shared memory for {rows} x {columns}", here.shared])
     yield _table(["", "figure"], lines)
     fp32_shared = level.unit == "fp32" and level.smem_bytes > 0
     titles = ["GPU", "peak", "ridge", "if all loads went to memory", "ridge of shared memory", "expected"]
     rows_of = []
-    for gpu in GPUS:
+    able = [gpu for gpu in GPUS if runs(level, gpu)]
+    for gpu in able:
         top = peak(level, gpu)
         on_gpu = figures(level, gpu)
         low, high = level.share
@@ -168,7 +169,7 @@ def _expected(level: Level) -> Iterator[str]:
     )
     if level.smem_bytes:
         fits = {
-            gpu.name: occupancy(gpu, threads=level.threads, registers=1, smem=level.smem_bytes).limits for gpu in GPUS
+            gpu.name: occupancy(gpu, threads=level.threads, registers=1, smem=level.smem_bytes).limits for gpu in able
         }
         said = "; ".join(
             f"{name} {limits['shared memory']} by shared memory, {limits['threads']} by threads"
@@ -200,12 +201,14 @@ def _included(text: str) -> set[str]:
     return set(re.findall(r'^#include "(\w+\.cuh)"', text, re.M))
 
 
-def _of_level(level: Level) -> tuple[str, ...]:
+def _of_level(levels: list[Level]) -> tuple[str, ...]:
+    level = levels[0]
     dtype = figures(level).dtype
     operand = {"level7": "ldmatrix.x4 --operand a", "level8": "mma.m16n8k16 --operand c"}.get(level.name)
+    thread = "1,2" if level.block[1] > 2 else "33,0"
     return (
-        f"cutegemm ladder {level.name}",
-        f"cutegemm walk {level.name} --block 0,0 --thread 1,2",
+        f"cutegemm ladder --levels {','.join(other.name for other in levels)}",
+        f"cutegemm walk {level.name} --block 0,0 --thread {thread}",
         f"cutegemm compare {SIZE} {SIZE} {SIZE} --layout nn --dtype {dtype} --kernels hand,torch",
         f"cutegemm plan {SIZE} {SIZE} {SIZE} --layout nn --dtype {dtype} --arch H200 --kernel hand:{level.name}",
         *((f"cutegemm fragments --instr {operand}",) if operand is not None else ()),
@@ -219,9 +222,8 @@ def _index(rungs: dict[str, list[Level]], measured: Sequence[Results]) -> str:
     lines = []
     for name, levels in rungs.items():
         level, here = levels[0], figures(levels[0])
-        shared = here.shared if level.smem_bytes else ""
         link = f"[{_called(name, rungs)}]({name}.md)"
-        lines.append([link, level.idea, here.dtype, here.intensity, shared, here.share])
+        lines.append([link, level.idea, here.dtype, here.intensity, here.shared, here.share])
     titles = ["level", "idea", "figures in", "intensity on loads", "on shared memory", "expected of its unit's peak"]
     gpu, a100 = GPUS[-1], GPUS[0]
     rows, columns = fragment("mma.m16n8k16", "c").shape

@@ -38,7 +38,7 @@ def test_a_stale_a_missing_and_a_stray_page_fail_the_check(monkeypatch, tmp_path
 
 def test_every_level_has_a_page_and_a_text() -> None:
     assert [level.name for levels in RUNGS.values() for level in levels[:1]] == list(RUNGS)
-    assert {path.stem for path in ladder_pages.TEXT.glob("level*.md")} == set(RUNGS)
+    assert {path.stem for path in ladder_pages.TEXT.glob("level*.md")} >= set(RUNGS)
     assert set(ladder_pages.pages()) == {"README.md", *(f"{name}.md" for name in RUNGS)}
 
 
