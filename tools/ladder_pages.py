@@ -206,9 +206,12 @@ def _of_level(levels: list[Level]) -> tuple[str, ...]:
     dtype = figures(level).dtype
     operand = {"level7": "ldmatrix.x4 --operand a", "level8": "mma.m16n8k16 --operand c"}.get(level.name)
     thread = "1,2" if level.block[1] > 2 else "33,0"
+    walk = f"cutegemm walk {level.name} --block 0,0 --thread {thread}"
+    if level.split_k:  # with too few tiles for a GPU its blocks share them
+        walk += f" --size {SIZE}"
     return (
         f"cutegemm ladder --levels {','.join(other.name for other in levels)}",
-        f"cutegemm walk {level.name} --block 0,0 --thread {thread}",
+        *((walk,) if level.unit != "wgmma" else ()),  # no thread of it loads or reads what it multiplies
         f"cutegemm compare {SIZE} {SIZE} {SIZE} --layout nn --dtype {dtype} --kernels hand,torch",
         f"cutegemm plan {SIZE} {SIZE} {SIZE} --layout nn --dtype {dtype} --arch H200 --kernel hand:{level.name}",
         *((f"cutegemm fragments --instr {operand}",) if operand is not None else ()),
