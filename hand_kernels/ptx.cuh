@@ -32,9 +32,9 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// The shared memory that a launch asks for, beyond what arrays declare. Aligned to 128 bytes.
+// The shared memory that a launch asks for, beyond what arrays declare. Aligned to 1024 bytes, as wgmma's tiles are.
 __device__ __forceinline__ char* dynamic_shared_memory() {
-    extern __shared__ __align__(128) char dynamic_shared[];
+    extern __shared__ __align__(1024) char dynamic_shared[];
     return dynamic_shared;
 }
 
