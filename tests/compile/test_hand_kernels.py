@@ -130,7 +130,7 @@ def test_each_level_is_made_of_what_it_teaches() -> None:
         assert count(level9, r"LDGSTS\.E\.BYPASS\S*\.128") == 2 * 3 * 12
         assert count(level9, r"LDGSTS\S*ZFILL") < 3 * 12
         assert count(level9, r"STG\.E\.128") == 16 + 32 and count(level9, r"LDG\.E\.128") == 32
-        # Four products of a step, one copy of A's tile and two of B's, barriers in memory, and nothing else of memory's.
+        # Four products of a step, one copy of A's tile and two of B's; sums go to D from registers.
         level10 = of("level10", dtype)
         kind = {"fp16": "", "bf16": r"\.BF16"}[dtype]
         assert count(level10, rf"HGMMA\.64x256x16\.F32{kind} .*tnspB") == count(level10, "HGMMA") == 4
