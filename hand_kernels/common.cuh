@@ -1,8 +1,8 @@
 // What every level shares: its arguments, which tile is a block's, and how sums become D.
 //
 // A level is one kernel, `extern "C" __global__ void KERNEL(const Arguments args)`, for D = epilogue(alpha A B + beta
-// C): A (m, k), B (k, n), C and D (m, n), all row-major, rows `ld…` elements apart, any size. `build.py` writes these
-// in front of it, for the call that it is compiled for:
+// C): A (m, k), B (k, n), C and D (m, n), all row-major, rows `ld…` elements apart, any size. Level 10 takes the tensor
+// maps of A and B besides. `build.py` writes these in front of it, for the call that it is compiled for:
 //   KERNEL            the kernel's name
 //   Element           the type of A and B: fp32, fp16 or bf16
 //   A_ALIGN, B_ALIGN  what A's and B's addresses and rows are aligned to, in bytes: 16, 8, 4 or 2

@@ -1,5 +1,5 @@
-// Every PTX instruction that the ladder uses, wrapped once. The kernels call these functions and contain no assembly:
-// they stay readable, and another back end could stand in for this one file.
+// Every PTX instruction that the ladder uses, wrapped once; Hopper's own are in `ptx_hopper.cuh`. The kernels call these
+// functions and contain no assembly: they stay readable, and another back end could stand in for this one file.
 #pragma once
 
 // ---- Conversions. A 16-bit float travels as its bits. -------------------------------------------------------------
