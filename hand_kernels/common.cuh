@@ -1,8 +1,8 @@
 // What every level shares: its arguments, which tile is a block's, and how sums become D.
 //
 // A level is one kernel, `extern "C" __global__ void KERNEL(const Arguments args)`, for D = epilogue(alpha A B + beta
-// C): A (m, k), B (k, n), C and D (m, n), all row-major, rows `ld…` elements apart, any size. `build.py` writes these
-// in front of it, for the call that it is compiled for:
+// C): A (m, k), B (k, n), C and D (m, n), all row-major, rows `ld…` elements apart, any size. Level 10 takes the tensor
+// maps of A and B besides. `build.py` writes these in front of it, for the call that it is compiled for:
 //   KERNEL            the kernel's name
 //   Element           the type of A and B: fp32, fp16 or bf16
 //   A_ALIGN, B_ALIGN  what A's and B's addresses and rows are aligned to, in bytes: 16, 8, 4 or 2
@@ -30,14 +30,14 @@ struct Tile {
 
 // Tile `number`. Tiles are numbered along grid x alone, which goes to 2^31 - 1 where y and z end at 65,535. They go
 // down GROUP rows of tiles before the next column: blocks that run at the same time then share rows of A and columns of
-// B in L2.
-template <int GROUP = 8>
+// B in L2. ROWS: how tall they are, where blocks take several together.
+template <int GROUP = 8, int ROWS = TILE_M>
 INLINE Tile tile_of(const Arguments& args, unsigned number) {
-    const int tiles_m = (args.m - 1) / TILE_M + 1, tiles_n = (args.n - 1) / TILE_N + 1;
+    const int tiles_m = (args.m - 1) / ROWS + 1, tiles_n = (args.n - 1) / TILE_N + 1;
     const long long per_group = static_cast<long long>(GROUP) * tiles_n;
     const int first = static_cast<int>(number / per_group) * GROUP;
     const int rows = min(GROUP, tiles_m - first), within = static_cast<int>(number % per_group);
-    return {(first + within % rows) * TILE_M, within / rows * TILE_N};
+    return {(first + within % rows) * ROWS, within / rows * TILE_N};
 }
 
 INLINE Tile tile_of_block(const Arguments& args) { return tile_of(args, blockIdx.x); }

@@ -43,3 +43,28 @@ struct SwizzledRows {
 
     static LAYOUT int place(int row, int chunk) { return row * CHUNKS + (chunk ^ row / ROWS_PER_ORDER % PERIOD); }
 };
+
+// Level 10: how wgmma is told where an operand lies. Its rows are 128 bytes, 64 elements, in the order of
+// `SwizzledRows<8>`, which TMA writes by itself and calls the 128-byte swizzle. Eight rows, 1024 bytes and aligned to
+// them, are an atom of it.
+constexpr int WGMMA_ROW = 128, WGMMA_ATOM = 1024;
+
+// A descriptor: the address of the first element, and two distances, all in units of 16 bytes. `stride` leads from an
+// atom to the next along the rows, `leading` from an atom to that of the next 64 elements of the same rows. Bits 62-63
+// say 128-byte swizzle. The swizzle is of addresses (bits 4-6 are permuted by bits 7-9): an operand may begin inside of
+// an atom.
+LAYOUT unsigned long long wgmma_descriptor(unsigned address, unsigned leading, unsigned stride) {
+    return static_cast<unsigned long long>(address & 0x3ffff) >> 4 |
+           static_cast<unsigned long long>(leading >> 4) << 16 | static_cast<unsigned long long>(stride >> 4) << 32 |
+           1ULL << 62;
+}
+
+// 16 of K from `k` on, of a tile of A at `tile`: rows of A along K. All 64 of a step's k lie in one row, so there is no
+// next atom to lead to, and the 16 is not looked at.
+LAYOUT unsigned long long wgmma_a(unsigned tile, int k) { return wgmma_descriptor(tile + 2 * k, 16, WGMMA_ATOM); }
+
+// The same of a tile of B of DEPTH k: rows of B along N, in boxes of 64 columns, one after the other.
+template <int DEPTH>
+LAYOUT unsigned long long wgmma_b(unsigned tile, int k) {
+    return wgmma_descriptor(tile + k * WGMMA_ROW, DEPTH * WGMMA_ROW, WGMMA_ATOM);
+}

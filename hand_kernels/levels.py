@@ -33,6 +33,9 @@ class Level:
     `dtypes` are those of A and B, `since` the least compute capability (10 * major + minor) and `only` the one
     architecture where that is so. `parameters` are further macros of the source. `headers`: it includes mma.h.
     `split_k`: several blocks may share a tile, each a part of K (`splits`).
+    `boxes` (rows, columns), of A and of B, are what TMA copies at a time: the kernel takes their tensor maps too, and
+    rows have to be aligned to 16 bytes. `cluster` blocks take the tiles above one another, and where that is more than
+    one, clusters stay on their SMs and take tile after tile.
     """
 
     name: str
@@ -56,6 +59,8 @@ class Level:
     only: str | None = None
     headers: bool = False
     split_k: bool = False
+    boxes: tuple[tuple[int, int], tuple[int, int]] | None = None
+    cluster: int = 1
     parameters: tuple[tuple[str, int], ...] = ()
 
     @property
@@ -80,8 +85,15 @@ class Level:
         return self.name
 
     def blocks(self, m: int, n: int) -> int:
+        """Blocks that take a tile each, whole clusters of them."""
+        return ceil(m / (self.cluster * self.tile_m)) * self.cluster * ceil(n / self.tile_n)
+
+    def grid(self, m: int, n: int, splits: int, sm_count: int) -> int:
         """Blocks of a launch: all along grid x, which is the one dimension that goes beyond 65,535."""
-        return ceil(m / self.tile_m) * ceil(n / self.tile_n)
+        blocks = self.blocks(m, n) * splits
+        if self.cluster == 1:
+            return blocks
+        return min(blocks, max(1, sm_count // self.cluster) * self.cluster)
 
     def splits(self, m: int, n: int, k: int, dtype: str, sm_count: int) -> int:
         """Blocks that share a tile: as many as keep `sm_count` SMs busy where tiles alone don't, if each has some K."""
@@ -97,7 +109,8 @@ class Level:
     def macros(self, dtype: str) -> dict[str, int]:
         """What the source is compiled with for A and B of `dtype`."""
         tile = {"TILE_M": self.tile_m, "TILE_N": self.tile_n, "TILE_K": self.depth(dtype)}
-        return tile | {"THREADS": self.threads, "STAGES": self.stages} | dict(self.parameters)
+        cluster = {} if self.cluster == 1 else {"CLUSTER": self.cluster}
+        return tile | {"THREADS": self.threads, "STAGES": self.stages} | cluster | dict(self.parameters)
 
     def loaded_bytes(self, m: int, n: int, k: int, dtype: str) -> int:
         """Bytes of A and B that the threads load from global memory, as the profiler counts them at L1.
@@ -326,6 +339,29 @@ LEVELS: tuple[Level, ...] = (
         idea="whole tiles copied with no predicates, and K split over blocks where tiles are few, summed in order",
         share=(0.90, 0.95),
         split_k=True,
+    ),
+    Level(
+        name="level10",
+        source="level10_wgmma.cu",
+        title="wgmma, TMA",
+        idea="Hopper's instructions: TMA copies boxes, wgmma multiplies from shared memory, warps have one job each",
+        unit="wgmma",
+        share=(0.70, 0.85),
+        tile_m=128,
+        tile_n=256,
+        tile_k=64,
+        stages=4,
+        block=(384, 1),
+        reuse=(256, 256),
+        smem_bytes=4 * ((128 + 256) * 64 * 2 + 2 * 8),
+        dynamic=True,
+        columns=8,
+        dtypes=("fp16", "bf16"),
+        since=90,
+        only="sm_90a",
+        boxes=((128, 64), (64, 64)),
+        cluster=2,
+        parameters=(("RASTER", 8),),
     ),
 )
 """Every level and its variants, from the slowest to the fastest."""

@@ -8,6 +8,7 @@
 #pragma once
 #include "common.cuh"
 #include "layouts.cuh"
+#include "products.cuh"
 
 constexpr int PER = PER_CHUNK<Element>;
 constexpr int A_CHUNKS = TILE_K / PER, B_CHUNKS = TILE_N / PER;  // of a row of each tile
@@ -76,43 +77,10 @@ INLINE void multiply(const Fragments& fragments, Sums& sums) {
         }
 }
 
-// Four lanes hold, each, two columns of every one of four products: values[j] is the lane's pair of product j. They
-// exchange them so that each lane has one product's eight columns, in order: product lane % 4.
-INLINE void exchange(float (&values)[4][2]) {
-#pragma unroll
-    for (int bit = 1; bit < 4; bit *= 2) {
-        const bool upper = threadIdx.x & bit;
-#pragma unroll
-        for (int j = 0; j < 4; ++j)
-#pragma unroll
-            for (int c = 0; c < 2; ++c)
-                if ((j & bit) == 0) {
-                    float &low = values[j][c], &high = values[j | bit][c];
-                    const float other = shuffle_xor(upper ? low : high, bit);
-                    low = upper ? other : low;
-                    high = upper ? high : other;
-                }
-    }
-}
-
-// A warp's sums into D: runs of 8 columns, 16 bytes of a 16-bit D, from neighbouring lanes. Nothing may wait after it.
+// A warp's sums into D. Nothing may wait after it.
 INLINE void write(const Arguments& args, const Tile& tile, const Warp& warp, const Sums& sums) {
-    static_assert(WARP_N % (4 * MMA_N) == 0, "four lanes exchange four products");
     const Epilogue epilogue(args.epilogue);
-    const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < WARP_M / MMA_M; ++i)
-#pragma unroll
-        for (int j = 0; j < WARP_N / MMA_N; j += 4)
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                float values[4][2], run[8];
-#pragma unroll
-                for (int x = 0; x < 8; ++x) values[x / 2][x % 2] = sums[i][j + x / 2][2 * half + x % 2];
-                exchange(values);
-#pragma unroll
-                for (int x = 0; x < 8; ++x) run[x] = values[x / 2][x % 2];
-                const int row = tile.row + warp.row + i * MMA_M + 8 * half + lane / 4;
-                write(args, epilogue, row, tile.column + warp.column + (j + lane % 4) * MMA_N, run);
-            }
+        write_products(args, epilogue, tile.row + warp.row + i * MMA_M, tile.column + warp.column, sums[i]);
 }

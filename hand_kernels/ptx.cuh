@@ -1,5 +1,5 @@
-// Every PTX instruction that the ladder uses, wrapped once. The kernels call these functions and contain no assembly:
-// they stay readable, and another back end could stand in for this one file.
+// Every PTX instruction that the ladder uses, wrapped once; Hopper's own are in `ptx_hopper.cuh`. The kernels call these
+// functions and contain no assembly: they stay readable, and another back end could stand in for this one file.
 #pragma once
 
 // ---- Conversions. A 16-bit float travels as its bits. -------------------------------------------------------------
@@ -32,9 +32,9 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// The shared memory that a launch asks for, beyond what arrays declare. Aligned to 128 bytes.
+// The shared memory that a launch asks for, beyond what arrays declare. Aligned to 1024 bytes, as wgmma's tiles are.
 __device__ __forceinline__ char* dynamic_shared_memory() {
-    extern __shared__ __align__(128) char dynamic_shared[];
+    extern __shared__ __align__(1024) char dynamic_shared[];
     return dynamic_shared;
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from cutegemm.device import DeviceSpec
@@ -10,7 +11,7 @@ from cutegemm.errors import ArgumentError, DTypeError, ShapeError
 from cutegemm.hand_kernels.levels import LEVELS, Level
 from cutegemm.planner.legality import INT32_MAX, Refusal, extent_refusal
 from cutegemm.planner.model import LAUNCH_US, Estimate
-from cutegemm.problem import Access, Problem
+from cutegemm.problem import MAX_ALIGN, Access, Problem
 
 #: Levels are CUDA C++, which NVRTC compiles for any of these; each level says where it starts.
 ARCHITECTURES = (
@@ -52,6 +53,12 @@ def refuse(problem: Problem, level: Level, device: DeviceSpec) -> Refusal | None
             how = "has no contiguous dimension" if access.major == "strided" else f"is contiguous along {along}"
             reason = f"{name} {how}: {level} takes row-major matrices, with any leading dimension"
             return Refusal("layout", reason, ArgumentError)
+    if level.boxes is not None and problem.k > 0:
+        for name, access, fast, _ in itertools.islice(_matrices(problem), 2):
+            aligned = access.align if access.major == fast else lookup(access.dtype).itemsize
+            if aligned < MAX_ALIGN:
+                reason = f"{name}'s address and rows are aligned to {aligned} bytes: {level}'s TMA needs {MAX_ALIGN}"
+                return Refusal("alignment", reason, ArgumentError)
     if signature.epilogue.has_pair and level.columns % 2:
         able = ", ".join(other.name for other in LEVELS if other.columns % 2 == 0)
         reason = f"the epilogue pairs columns, and a thread of {level} has only one: {able} have neighbours"

@@ -1,8 +1,11 @@
-"""Bank conflicts of levels 4, 5 and 7 to 9, counted with the kernels' own formulas: `layouts.cuh` as host code."""
+"""The kernels' own formulas as host code: bank conflicts of levels 4, 5 and 7 to 9; on level 10, where wgmma finds what
+TMA has written, and which tiles are whose.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import shutil
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterable
@@ -10,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from cutegemm.hand_kernels import build
+from cutegemm.hand_kernels import build, find
+from tests import on_host
 from tests.on_host import compiler
 
 _SOURCE = """
@@ -31,6 +35,28 @@ ROWS(4)
 ROWS(8)
 ROWS(16)
 ROWS(32)
+extern "C" unsigned long long operand_a(unsigned tile, int k) { return wgmma_a(tile, k); }
+extern "C" unsigned long long operand_b(unsigned tile, int k) { return wgmma_b<64>(tile, k); }
+"""
+_TILES = """
+#include "cuda.hpp"
+#define TILE_M 128
+#define TILE_N 256
+using Element = unsigned short;
+struct EpilogueArguments {};
+struct Epilogue {
+    template <int N>
+    void write(int, int, int, const float (&)[N]) const {}
+};
+#include "common.cuh"
+extern "C" void tile(int m, int n, unsigned number, int* place) {
+    Arguments args = {};
+    args.m = m;
+    args.n = n;
+    const Tile tile = tile_of<8, 2 * TILE_M>(args, number);
+    place[0] = tile.row;
+    place[1] = tile.column;
+}
 """
 VARIANTS = ("swizzled", "padded", "conflicting")
 
@@ -137,3 +163,50 @@ def test_tiles_of_levels_7_to_9(layouts: ctypes.CDLL, chunks: int) -> None:
     for row in range(0, 64, 8):
         for chunk in range(chunks):
             assert place(row + 5, chunk) == (place(5, 0) ^ chunk) + row * chunks
+
+
+def _read(descriptor: int, along_rows: int, across: int) -> int:
+    """The address at which wgmma reads, `across` rows down and `along_rows` elements along them: PTX's canonical layout
+    of the 128-byte swizzle, in which bits 4-6 of an address are permuted by bits 7-9."""
+    assert descriptor >> 62 == 1 and descriptor >> 49 & 7 == 0
+    start, leading, stride = ((descriptor >> shift & 0x3FFF) << 4 for shift in (0, 16, 32))
+    address = start + across // 8 * stride + across % 8 * 128
+    address += along_rows // 64 * leading + along_rows % 64 * 2
+    return address ^ (address >> 7 & 7) << 4
+
+
+def _written(layouts: ctypes.CDLL, box: int, row: int, column: int) -> int:
+    """Where TMA writes an element of a box of rows of 64, which lies at a multiple of 1024: chunks of 16 bytes."""
+    return int(box + 16 * layouts.place8(row, column // 8) + 2 * (column % 8))
+
+
+def test_level10_reads_what_tma_wrote(layouts: ctypes.CDLL) -> None:
+    for descriptor in (layouts.operand_a, layouts.operand_b):
+        descriptor.restype = ctypes.c_uint64
+    for tile in (1024, 3 * 48 * 1024 + 16 * 1024 + 1024):
+        for k in range(0, 64, 16):
+            a, b = layouts.operand_a(tile, k), layouts.operand_b(tile, k)
+            for i in range(16):
+                # A is read along K: 64 rows of it. B along N: 16 rows of 256 columns, in four boxes of 64 x 64.
+                assert all(_read(a, i, row) == _written(layouts, tile, row, k + i) for row in range(64))
+                for column in range(256):
+                    box = tile + column // 64 * 64 * 128
+                    assert _read(b, column, i) == _written(layouts, box, k + i, column % 64)
+
+
+@pytest.mark.parametrize(("m", "n"), [(1, 1), (256, 256), (257, 256), (2300, 5000), (8192, 8192), (4096, 300)])
+def test_level10_clusters_cover_d_once(m: int, n: int, tmp_path: Path) -> None:
+    for path in (*build.FOLDER.glob("*.cu*"), *on_host.HERE.glob("*.cuh"), *on_host.HERE.glob("*.h*")):
+        shutil.copy(path, tmp_path)
+    (tmp_path / "tiles.cpp").write_text(_TILES)
+    library = tmp_path / "tiles.so"
+    command = [compiler(), "-std=c++20", "-w", "-shared", "-fPIC", f"-I{tmp_path}", "-o", library]
+    subprocess.run([*command, tmp_path / "tiles.cpp"], check=True)
+    tile = ctypes.CDLL(str(library)).tile
+    level, place = find("level10"), (ctypes.c_int * 2)()
+    found = set()
+    for number in range(level.blocks(m, n) // level.cluster):
+        tile(m, n, number, place)
+        found.add(tuple(place))
+    assert len(found) == level.blocks(m, n) // level.cluster
+    assert found == {(row, column) for row in range(0, m, 256) for column in range(0, n, 256)}
