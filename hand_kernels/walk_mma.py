@@ -115,7 +115,7 @@ class _Mma(Warps):
         return self.a_bytes + place + rest * self.itemsize
 
     def sums(self, thread: Thread) -> list[tuple[int, int]]:
-        """The elements of the tile whose sums the lane's accumulators hold, product by product, register by register."""
+        """The elements of the tile whose sums the lane's accumulators hold, by product and register."""
         (row, column), lane = self.warp_origin(thread), self.linear(thread) % 32
         height, width = self.warp_shape
         own = _held("mma.m16n8k16", "c")[lane]

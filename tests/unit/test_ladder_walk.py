@@ -93,9 +93,12 @@ def operands(m: int, n: int, k: int) -> tuple[Tensor, Tensor]:
     return tuple(torch.randint(-8, 9, shape, generator=draw).double() for shape in ((m, k), (k, n)))  # type: ignore[return-value]
 
 
-def filled(walk: Scheme, block: tuple[int, int], step: int, a: Tensor, b: Tensor) -> dict[tuple[str | None, int], float]:
+Memory = dict[tuple[str | None, int], float]
+
+
+def filled(walk: Scheme, block: tuple[int, int], step: int, a: Tensor, b: Tensor) -> Memory:
     """Shared memory after a block's loads of `step`."""
-    memory: dict[tuple[str | None, int], float] = {}
+    memory: Memory = {}
     lists = {"a": a.tolist(), "b": b.tolist()}
     for thread in threads(walk.level):
         for move in walk.loads(block, thread, step):
@@ -161,7 +164,7 @@ def test_a_thread_without_shared_memory_loads_what_its_outputs_need(name: str) -
             for move in walk.loads(block, thread, step)
             for at in elements(move)
         )
-        wanted = {("a", r, k) for r, _ in inside for k in range(70)} | {("b", k, c) for _, c in inside for k in range(70)}
+        wanted = {x for k in range(70) for r, c in inside for x in (("a", r, k), ("b", k, c))}
         assert loaded == Counter(dict.fromkeys(wanted, 1))
 
 
@@ -213,3 +216,78 @@ def test_wmma_loads_its_fragments_by_their_pitch() -> None:
                     for c in range(16):
                         at = walk.stage_bytes + place(load.row + r, load.column + c)
                         assert at == load.place + r * load.pitch + 2 * c
+
+
+def test_blocks_are_numbered_as_the_kernels_take_tiles() -> None:
+    """`tile_of` of common.cuh, the other way round."""
+    walk = scheme(find("level3"), 19 * 32, 5 * 32, 32)
+    tiles_m, tiles_n = 19, 5
+    for number in range(tiles_m * tiles_n):
+        first = number // (8 * tiles_n) * 8
+        rows, within = min(8, tiles_m - first), number % (8 * tiles_n)
+        assert walk.block_index((within // rows, first + within % rows)) == number
+
+
+def test_steps_are_computed_in_the_order_of_the_loop() -> None:
+    plain, multistage = scheme(find("level7"), 256, 256, 200), scheme(find("level8"), 256, 256, 200)
+    assert [plain.turn(step) for step in range(plain.steps)] == list(range(7))
+    assert [multistage.turn(step) for step in range(multistage.steps)] == [1, 2, 3, 0]  # the one that may end past K
+    assert plain.started(2) == "before the loop" and plain.started(3).startswith("while step 0 is computed")
+    assert multistage.started(3) == "before the loop" and multistage.started(1).startswith("while step 3 is computed")
+
+
+def test_what_a_walk_does_not_serve_is_named() -> None:
+    walk = scheme(find("level3"), 64, 64, 64)
+    with pytest.raises(ArgumentError, match="block x=2: the grid has 2 tiles along N"):
+        walk.origin((2, 0))
+    with pytest.raises(ArgumentError, match="thread y=8: a block of level3 has 8 along y"):
+        walk.loads((0, 0), (0, 8), 0)
+    with pytest.raises(ArgumentError, match="step 2: K=64 is 2 steps of 32"):
+        walk.loads((0, 0), (0, 0), 2)
+    with pytest.raises(DTypeError, match="level7 serves fp16, bf16"):
+        scheme(find("level7"), 64, 64, 64, "fp32")
+    with pytest.raises(ArgumentError, match="k=0"):
+        scheme(find("level1"), 64, 64, 0)
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    code = cli.main(["walk", *argv])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_the_command_prints_a_threads_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "level3", "--block", "2,1", "--thread", "5,3")
+    assert code == 0 and "number 101 of 256, lane 5 of warp 3" in out
+    assert "step 0: k 0 to 31" in out and "step 15: k 480 to 511" in out and "step 1:" not in out
+    load = next(line for line in out.splitlines() if "A[35][5]" in line)
+    assert "a + 71700" in load and "a_tile + 404" in load  # (35 * 512 + 5) * 4; (3 * 32 + 5) * 4
+    code, out, _ = run(capsys, "level7", "--thread", "37", "--size", "130,200,100", "--step", "3", "--dtype", "half")
+    assert code == 0 and "step 3: k 96 to 99" in out and "stage 3" in out
+    assert "8 of 8 outside: zero" in out and "cp.async.wait_group 2" in out and "ldmatrix.x4.trans" in out
+    code, out, _ = run(capsys, "level6", "--step", "1")
+    assert code == 0 and "wmma leaves undefined" in out and "rows 80 bytes apart" in out
+
+
+@pytest.mark.parametrize("level", [level for level in LEVELS if not level.split_k], ids=str)
+def test_every_level_has_a_walk(level: Level, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, level.name, "--thread", "3", "--json")
+    walked = json.loads(out)
+    assert code == 0 and len(walked["walked"]) == 2 and walked["stores"]
+    assert all(step["loads"] and step["waits"] for step in walked["walked"])
+
+
+def test_the_command_refuses_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv, words in (
+        (["level12"], "there are level1"),
+        (["level9"], "level9 splits K over 2 blocks"),
+        (["level3", "--step", "16"], "16 steps of 32"),
+        (["level3", "--dtype", "fp64"], "level3 serves fp32"),
+        (["level3", "--arch", "nope"], "unknown GPU"),
+    ):
+        code, out, err = run(capsys, *argv)
+        assert code == 1 and out == "" and words in err
+    code, out, _ = run(capsys, "level9", "--size", "4096")
+    assert code == 0 and "level9, specialized" in out
+    with pytest.raises(SystemExit):
+        cli.main(["walk", "level3", "--block", "x"])
