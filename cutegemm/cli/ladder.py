@@ -22,9 +22,11 @@ from cutegemm.roofline import Occupancy, occupancy, ridge_point
 
 SIZE = 4096
 _UNITS = {"fp32": "fp32", "mma": "mma", "wgmma": "peak"}
-_MEASURED = f"{'':<20} {'dtype':<5} {'us':>10} {'TFLOP/s':>8} {'of peak':>12} {'expected':>9} {'speed-up':>8}  right  verdict"
+_MEASURED = (
+    f"{'':<20} {'dtype':<5} {'us':>10} {'TFLOP/s':>8} {'of peak':>12} {'expected':>9} {'speed-up':>8}  right  verdict"
+)
 _PREDICTED = (
-    f"{'':<20} {'dtype':<5} {'us':>10} {'TFLOP/s':>8} {'expected':>12} {'GB loaded':>9} {'FLOP/B':>7} "
+    f"{'':<20} {'dtype':<5} {'us':>10} {'TFLOP/s':>8} {'expected':>12} {'GB loaded':>9} {'FLOP/B':>7} {'roof':>6} "
     f"{'regs':>5} {'smem':>7} {'occupancy':>10}  by"
 )
 
@@ -100,7 +102,8 @@ _LEGEND = (
 
 def memory_line(memory: VectorAdd) -> str:
     """The vector add beside which the memory-bound are judged."""
-    return f"vector add, fp32, {memory.bytes / 1e9:.1f} GB: {memory.gb_per_s:.0f} GB/s, {memory.share:.0%} of the memory's"
+    rate = f"{memory.gb_per_s:.0f} GB/s, {memory.share:.0%} of the memory's"
+    return f"vector add, fp32, {memory.bytes / 1e9:.1f} GB: {rate}"
 
 
 def measured_line(row: Measurement) -> str:
@@ -137,7 +140,15 @@ def _predict(args: argparse.Namespace, ladder: list[Rung]) -> int:
     else:
         for missing in dict.fromkeys(row.unread for row in rows if row.unread):
             _say(quiet, f"\nnot compiled or not read: {missing}")
+        _say(quiet, f"\n{_PREDICTED_LEGEND}")
     return 0
+
+
+_PREDICTED_LEGEND = (
+    "us, TFLOP/s: at the middle of the expected share of peak. GB loaded: by the threads, 2 N^3 / B elements\n"
+    "for tiles of B. roof: TFLOP/s that memory allows at that FLOP/B, where no cache helps. smem: bytes a block.\n"
+    "occupancy: blocks that an SM holds, their share of its warps, and what limits them."
+)
 
 
 def _gpu(name: str | None) -> tuple[DeviceSpec, str]:
@@ -153,11 +164,12 @@ def _tops(gpu: DeviceSpec) -> Iterator[tuple[str, float]]:
 def predicted_line(row: Prediction) -> str:
     """A row as fixed-width text."""
     head = f"{row.level:<20} {row.dtype:<5}"
-    if row.us is None or row.tflops is None or row.loaded_bytes is None or row.intensity is None:
+    if row.refused is not None:
         return f"{head} not served: {row.refused}"
     share = f"{_span(row.expected)} {_UNITS[row.unit]}"
     text = (
-        f"{head} {row.us:>10.1f} {row.tflops:>8.2f} {share:>12} {row.loaded_bytes / 1e9:>9.2f} {row.intensity:>7.2f} "
+        f"{head} {row.us:>10.1f} {row.tflops:>8.2f} {share:>12} {_gb(row.loaded_bytes):>9} {row.intensity:>7.2f} "
+        f"{row.attainable_tflops:>6.0f} "
     )
     if row.registers is None or row.occupancy is None:
         return f"{text}{'?':>5} {row.smem_bytes:>7} {'?':>10}"

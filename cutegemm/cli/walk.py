@@ -60,7 +60,8 @@ def run(args: argparse.Namespace) -> int:
     except KeyError as error:
         raise ArgumentError(str(error.args[0])) from None
     sm_count = device.lookup(args.arch).sm_count
-    walk = scheme(level, *args.size, None if args.dtype is None else dtypes.lookup(args.dtype).name)
+    m, n, k = args.size
+    walk = scheme(level, m, n, k, None if args.dtype is None else dtypes.lookup(args.dtype).name)
     _refuse_split(walk, sm_count, args.arch)
     if args.step is not None:
         walk.turn(args.step)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cutegemm.device import DeviceSpec
+from cutegemm.dtypes import lookup
+from cutegemm.hand_kernels import Level
 from cutegemm.hand_kernels.walk import Move, Scheme, scheme
 from cutegemm.ladder.rungs import Rung, peak
 from cutegemm.roofline import Occupancy, compulsory_bytes
@@ -20,6 +22,9 @@ HIGH, BUSY_FMA, BUSY_TENSOR, SHORT = 0.6, 0.65, 0.75, 0.9
 SCATTERED, CONFLICTED = 1.5, 0.1
 #: Resident warps, of those that an SM could hold, below which latency has little to hide behind.
 FEW_WARPS = 0.3
+#: What to read for fewer words a product, by a level's number.
+_TILES: dict[int, str | None] = {1: "level3", 2: "level3", 3: "level4", 4: "level5", 5: "level5-wide"}
+_TILES |= {6: "level7", 7: "level8", 8: "level9", 9: None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,23 +142,23 @@ def diagnose(rung: Rung, metrics: Metrics, wanted: Expected, gpu: DeviceSpec, he
         return Diagnosis(bottleneck, remedy, next, seen)
 
     if sectors and wanted.ideal_sectors and sectors > SCATTERED * wanted.ideal_sectors:
-        return found("accesses scattered over sectors", "coalesce: neighbouring lanes, neighbouring bytes", "level1")
+        remedy = "coalesce: neighbouring bytes to neighbouring lanes"
+        return found("accesses scattered over sectors", remedy, _above(rung, 1))
     if conflicts > CONFLICTED:
-        after = "level7" if not fp32 else "level4"
-        return found("bank conflicts in shared memory", "padding or a swizzle", _above(rung, after))
+        return found("bank conflicts in shared memory", "padding or a swizzle", _above(rung, 4 if fp32 else 7))
     if fp32 and compute >= BUSY_FMA:
         return found("the FMA pipe", "tensor cores", "level6")
     if not fp32 and compute >= BUSY_TENSOR:
         if compute >= SHORT:
             return found("the tensor cores", "stop: only another instruction is faster", None)
-        return found("a few points short of the tensor cores", "shape, padding, split-K", _above(rung, "level9"))
+        return found("a few points short of the tensor cores", "shape, padding, split-K", _above(rung, 9))
     if dram is not None and dram >= HIGH:
         return found("device memory", "tiling, or larger tiles: fewer bytes for each product", _next_tiles(rung))
     if metrics.l1_share is not None and metrics.l1_share >= HIGH:
         remedy = "register tiles" if level.smem_bytes else "tiles in shared memory"
         return found("L1 and shared memory", f"{remedy}: fewer words for each product", _next_tiles(rung))
     if not fp32:
-        return found("tensor cores that wait for data", "more stages, fragments loaded ahead", _above(rung, "level7"))
+        return found("tensor cores that wait for data", "more stages, fragments loaded ahead", _above(rung, 7))
     if not level.smem_bytes:
         return found("latency of loads", "wider loads, then tiles in shared memory", _next_tiles(rung))
     return found(_idle(held), "more work for a thread, more loads under way", _next_tiles(rung))
@@ -167,20 +172,19 @@ def _idle(held: Occupancy | None) -> str:
 
 
 def _next_tiles(rung: Rung) -> str | None:
-    """The next level up with larger tiles of what this one has."""
-    if rung.level.unit == "fp32":
-        order = ["level2", "level3", "level4", "level5", "level6"]
-        rank = int(rung.level.name[5])
-        if rung.level.smem_bytes == 0:
-            return "level3"
-        return order[min(rank, 5) - 1] if rank < 5 else "level5-wide" if rung.level.name == "level5" else "level6"
-    return _above(rung, "level8")
+    """The next level up with more outputs for each word that moves; None at the top."""
+    return _TILES[_rank(rung.level)]
 
 
-def _above(rung: Rung, least: str) -> str | None:
-    """`least`, or the level after this one where that is further up; None at the top."""
-    rank = max(int(least[5]), int(rung.level.name[5]) + ("-" not in rung.level.name or rung.level.name[5] != least[5]))
-    return f"level{rank}" if rank <= 9 else None
+def _above(rung: Rung, least: int) -> str | None:
+    """Level `least`, or the next one after this where that is further up; None at the top. A variant's next is the
+    level that it varies."""
+    rank = max(least, _rank(rung.level) + ("-" not in rung.level.name))
+    return f"level{rank}" if rank <= max(_TILES) else None
+
+
+def _rank(level: Level) -> int:
+    return int(level.name.partition("-")[0].removeprefix("level"))
 
 
 def _evidence(
@@ -199,7 +203,7 @@ def _evidence(
         seen.append(f"bank conflicts in {metrics.conflict_share:.0%} of shared memory's wavefronts")
     seen.append(f"{'FMA pipe' if rung.level.unit == 'fp32' else 'tensor cores'} {compute:.0%} busy")
     if dram is not None and metrics.dram_bytes is not None:
-        item = scheme(rung.level, 1, 1, 1, rung.dtype).itemsize
+        item = lookup(rung.dtype).itemsize
         read = compulsory_bytes(rung.n, rung.n, rung.n, item) - item * rung.n**2
         seen.append(f"DRAM {dram:.0%} busy, each byte read {metrics.dram_bytes / read:.2g} times")
     if held is not None:

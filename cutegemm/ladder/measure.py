@@ -185,8 +185,8 @@ def _timed(
     out = torch.full((n, n), torch.nan, dtype=dtype, device="cuda")
     try:
         call(a, b, out)
-    except CuteGemmError as error:
-        return Measurement(row.name, row.dtype, row.unit, refused=str(error))
+    except CuteGemmError as refusal:
+        return Measurement(row.name, row.dtype, row.unit, refused=str(refusal))
     error = excess(out, a, b)
     us = time_us(_clock(lambda: call(a, b, out)))
     return finished(row, n, us, error, gpu, before)

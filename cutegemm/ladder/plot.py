@@ -48,9 +48,10 @@ def draw(points: Sequence[Point], gpu: DeviceSpec, title: str, path: Path) -> No
         axes.loglog(xs, ys, color=color, label=f"{label}: {tops[unit] * 1e-12:.0f} TFLOP/s")
     for i, point in enumerate(points):
         axes.loglog([point.intensity], [point.flops * 1e-12], "o", color=_ROOFS[point.unit][1])
-        offset = (6, 5 if i % 2 else -11)
+        # Neighbours of the ladder are often neighbours here: names go to the right and to the left in turn.
+        side, ha = ((7, -3), "left") if i % 2 == 0 else ((-7, -3), "right")
         at = (point.intensity, point.flops * 1e-12)
-        axes.annotate(point.name, at, xytext=offset, textcoords="offset points", fontsize=8)
+        axes.annotate(point.name, at, xytext=side, ha=ha, textcoords="offset points", fontsize=8)
     axes.set_xlim(low, high)
     axes.set_xlabel("intensity, FLOP per byte loaded")
     axes.set_ylabel("TFLOP/s")

@@ -26,7 +26,7 @@ CUDA_CORES = [level for level in LEVELS if level.unit == "fp32"]
 #: Level 9's and the other configurations' of level 8 are level 8's.
 SCHEMES = [*CUDA_CORES, *(find(name) for name in ("level6", "level7", "level8-128x128x32", "level8"))]
 SERVED = [(level, level.dtypes[0], WHOLE) for level in SCHEMES]
-SERVED += [(level, "bf16", RAGGED) for level in SCHEMES]
+SERVED += [(level, "bf16", RAGGED) for level in SCHEMES if level.name not in ("level8", "level4-conflicting")]
 
 
 def threads(level: Level) -> list[Thread]:
