@@ -191,4 +191,4 @@ SCHEMES: dict[str, type[Scheme]] = {
     "level8_tuned.cu": _Multistage,
     "level9_specialized.cu": _Multistage,
 }
-"""By source; `walk.scheme` has the others."""
+"""By source."""

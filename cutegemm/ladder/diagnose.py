@@ -195,8 +195,8 @@ def _evidence(
     loaded = metrics.loaded_bytes
     if loaded is not None:
         ratio = loaded / wanted.l1_bytes
-        how = "as the formula has it" if 0.9 <= ratio <= 1.15 else f"{ratio:.2g} times what its lanes ask for"
-        seen.append(f"moved {loaded / 1e9:.3g} GB, {how}")
+        how = "what its lanes ask for" if 0.9 <= ratio <= 1.15 else f"{ratio:.2g} times what its lanes ask for"
+        seen.append(f"moved {loaded / 1e9:.3g} GB, {how}; the formula has {wanted.formula_bytes / 1e9:.3g}")
     if metrics.sectors_per_request and wanted.ideal_sectors:
         seen.append(f"{metrics.sectors_per_request:.3g} sectors a request, {wanted.ideal_sectors:.3g} at the least")
     if metrics.conflict_share is not None and rung.level.smem_bytes:

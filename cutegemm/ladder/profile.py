@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import os
 import shutil
 import subprocess
@@ -116,7 +117,8 @@ def parse(text: str) -> list[Launch]:
             value = float(row["Metric Value"].replace(",", ""))
         except ValueError:  # "n/a"
             continue
-        found[row["Metric Name"]] = value * _UNITS.get(row["Metric Unit"].lower(), 1)
+        if math.isfinite(value):  # a ratio of nothing to nothing is "nan"
+            found[row["Metric Name"]] = value * _UNITS.get(row["Metric Unit"].lower(), 1)
     return [Launch(kernel, found) for kernel, found in launches.values()]
 
 

@@ -45,6 +45,7 @@ PRINTED = "\n".join(
         line(1, "cutegemm_0b", "gpu__time_duration.sum", "usecond", "20.25"),
         line(1, "cutegemm_0b", "l1tex__t_bytes_pipe_lsu_mem_global_op_ld.sum", "byte", "0"),
         line(1, "cutegemm_0b", "sm__sass_data_bytes_mem_global_op_ldgsts.sum", "Kbyte", "1,000"),
+        line(1, "cutegemm_0b", "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio", "", "nan"),
         line(1, "cutegemm_0b", "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum", "", "25"),
         line(1, "cutegemm_0b", "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", "", "100"),
     ]
@@ -60,6 +61,7 @@ def test_ncus_csv_is_read_among_what_else_is_printed() -> None:
     assert read.tensor_share is None and read.cp_async_bytes is None and read.conflict_share is None
     read = metrics(second)
     assert read.time_us == 20.25 and read.loaded_bytes == 1e6 and read.conflict_share == 0.25
+    assert read.sectors_per_request is None
     assert parse("==ERROR== ERR_NVGPUCTRPERM - no permission") == [] == parse("")
     with pytest.raises(CuteGemmError, match="no time for k"):
         metrics(profile.Launch("k", {}))
@@ -212,7 +214,7 @@ def test_an_idle_pipe_with_few_bytes_points_at_occupancy() -> None:
     loaded = rung("level5", 4096).loaded_bytes
     found = decide("level5", registers=240, cp_async_bytes=loaded)
     assert found.bottleneck == "occupancy: too few warps to hide latency, limited by registers"
-    assert any("as the formula has it" in text for text in found.evidence)
+    assert any("GB, what its lanes ask for; the formula has 4.29" in text for text in found.evidence)
     assert any("limited by registers, not shared memory" in text for text in found.evidence)
     assert "though bytes are down" in decide("level3").bottleneck
     assert any("0.5 times" in text for text in decide("level5", cp_async_bytes=loaded / 2).evidence)
