@@ -19,10 +19,10 @@ from benchmarks import environment, suites
 from benchmarks.contenders import named
 from benchmarks.run import Bench
 from benchmarks.suites import Case
-from benchmarks.timing import Effort
 from cutegemm import device, plan
 from cutegemm.compiler import Spec
 from cutegemm.planner import tables
+from cutegemm.timing import Effort
 from tests.ahead import build
 
 #: The lead-in is longer than the sample: contenders draw unlike power, and a cool predecessor is worth 10%.

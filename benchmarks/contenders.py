@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.suites import Case
+from cutegemm.eager import EAGER
 
 #: Computes the case and returns the result: `out`, or a new tensor where torch has no `out=` for it.
 Call = Callable[[], Tensor]
@@ -106,28 +106,8 @@ def _cublaslt(case: Case, inputs: Inputs) -> Call | None:
     return _preferring("cublaslt", lambda: compute(*inputs.operands, inputs.a, inputs.b, out=inputs.out))
 
 
-def _swiglu(a: Tensor, b: Tensor) -> Tensor:
-    both = torch.mm(a, b)
-    return F.silu(both[:, 0::2]) * both[:, 1::2]
-
-
-#: What a torch user writes for each epilogue; `addmm` is torch's one call for a product and a bias.
-_EAGER: dict[str, Callable[..., Tensor]] = {
-    "add": lambda a, b, other: torch.mm(a, b).add_(other),
-    "bias": lambda a, b, bias: torch.addmm(bias, a, b),
-    "bias_add": lambda a, b, bias, other: torch.addmm(bias, a, b).add_(other),
-    "bias_gelu": lambda a, b, bias: F.gelu(torch.addmm(bias, a, b)),
-    "bias_gelu_tanh": lambda a, b, bias: F.gelu(torch.addmm(bias, a, b), approximate="tanh"),
-    "bias_relu": lambda a, b, bias: torch.addmm(bias, a, b).relu_(),
-    "bias_silu": lambda a, b, bias: F.silu(torch.addmm(bias, a, b), inplace=True),
-    "gelu": lambda a, b: F.gelu(torch.mm(a, b)),
-    "relu": lambda a, b: torch.mm(a, b).relu_(),
-    "swiglu": _swiglu,
-}
-
-
 def _unfused(case: Case, inputs: Inputs) -> Call | None:
-    eager = _EAGER.get(case.epilogue)
+    eager = EAGER.get(case.epilogue)
     return None if eager is None else lambda: eager(inputs.a, inputs.b, *inputs.operands)
 
 

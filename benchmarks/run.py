@@ -24,7 +24,7 @@ from benchmarks.gate import Gate, Verdict
 from benchmarks.results import RESULTS, Results, Row
 from benchmarks.scalars import SCALARS
 from benchmarks.suites import Case
-from benchmarks.timing import FULL, SWEEP, Clock, Effort, Replay, capture, contest, event_clock, input_sets
+from cutegemm.timing import FULL, SWEEP, Clock, Effort, Replay, capture, contest, event_clock, input_sets
 from tests.helpers import Guarded
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}

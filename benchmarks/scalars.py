@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.timing import host_us
+from cutegemm.timing import host_us
 
 #: The first call of a process that has torch and a CUDA context; prints its seconds.
 _FIRST_CALL = """

@@ -39,7 +39,8 @@ def gemm(
     """D = cast(epilogue(alpha * (A @ B) + beta * C, operands…)), the epilogue fused into the kernel.
 
     Args:
-        a: (…, M, K), any strides. fp16 or bf16 on CUDA; fp32, fp64 and int8 on the CPU too.
+        a: (…, M, K), any strides. fp16 or bf16 on CUDA, and fp32 where `kernel` pins a level that has it; fp64 and int8
+            on the CPU too.
         b: (…, K, N), of `a`'s dtype and device; batches broadcast as in `torch.matmul`.
         epilogue: a function under `@epilogue` with its operands bound, or several composed with `>>`. Row is
             (N,) or (*batch, N), Col (M,) or (*batch, M), Tile (M, N) or (*batch, M, N), Scalar a number or a
@@ -59,7 +60,8 @@ def gemm(
             it to the planner. `out` is written where it is, whatever its alignment.
         deterministic: every path gives the same bits for the same inputs, whatever this says.
         batch_invariant: True is not available yet.
-        kernel: None, or `family[:key=value,…]`, a pin that is served as it is or refused; "reference" on CPU.
+        kernel: None, or `family[:key=value,…]`, a pin that is served as it is or refused, such as "hand:level5" of
+            `cutegemm.hand_kernels`; "reference" on CPU.
         jit: "forbid" makes a kernel that is not built an error instead of compiling it; None does so where the
             environment has `CUTEGEMM_JIT=0`.
 

@@ -23,7 +23,7 @@ from cutegemm.dtypes import lookup
 from cutegemm.errors import KernelNotBuiltError
 from cutegemm.kernels import abi, workspace
 from cutegemm.normalize import Call
-from cutegemm.planner import FAMILIES, Plan, plan_problem
+from cutegemm.planner import FAMILIES, Plan, parse_pin, plan_problem
 from cutegemm.problem import Problem
 from cutegemm.request import Recipe
 from cutegemm.transpose import transposed
@@ -119,7 +119,8 @@ def choose(call: Call) -> Choice:
     index = call.device.index if call.device.index is not None else torch.cuda.current_device()
     device = DeviceSpec.query(index)
     recipe, order = call.recipe, None
-    if recipe.problem.better_transposed:
+    pinned = None if call.options.kernel is None else parse_pin(call.options.kernel).family
+    if (pinned is None or pinned.turns) and recipe.problem.better_transposed:
         recipe, order = transposed(recipe), (1, 0, *range(2, len(tensors_of(call))))
     asked = call.options
     plan = _plan(recipe.problem, device, asked.kernel, asked.split_k, asked.padding)
@@ -164,7 +165,8 @@ def _scalars(call: Call) -> list[Tensor | float]:
 
 def _workspace(spec: compiler.Spec, constants: tuple[int, ...]) -> int:
     """Bytes that a kernel needs beside the tensors of a call with these sizes and strides."""
-    if not FAMILIES[spec.family].surrounds:
+    family = FAMILIES.get(spec.family)
+    if family is None or not family.surrounds:
         return 0
     names = (a.name for a in abi.arguments(spec.signature) if a.kind in ("size", "stride"))
     v = dict(zip(names, constants, strict=True))

@@ -66,7 +66,7 @@ _REFERENCE = Served(
 _FLOATS = ("fp16", "bf16", "fp32")
 #: What each kind of device serves. Meta tensors stand for either, and may have what one of them serves.
 SERVED = {
-    "cuda": Served(inputs=("fp16", "bf16"), outputs=_FLOATS, operands=_FLOATS, scalars=_FLOATS),
+    "cuda": Served(inputs=_FLOATS, outputs=_FLOATS, operands=_FLOATS, scalars=_FLOATS),
     "cpu": _REFERENCE,
     "meta": _REFERENCE,
 }

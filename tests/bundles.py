@@ -30,7 +30,7 @@ H200 = device.lookup("H200")
 def kernels() -> tuple[BuiltKernel, ...]:
     """The kernels of PLAIN, BIASED and OLDER."""
     problems = ("m 1..64 n 512 k 512 bf16 nt none",)
-    return tuple(BuiltKernel(s, *loader.link(build(s).elf), problems) for s in (PLAIN, BIASED, OLDER))
+    return tuple(BuiltKernel(s, *loader.link(s, build(s).elf), problems) for s in (PLAIN, BIASED, OLDER))
 
 
 def forget() -> None:

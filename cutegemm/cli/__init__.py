@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from cutegemm.cli import build, demo, doctor, epilogues, fragments, plan
+from cutegemm.cli import build, compare, demo, doctor, epilogues, fragments, ladder, plan, walk
 from cutegemm.cli.output import fail
 from cutegemm.errors import CuteGemmError
 
@@ -19,7 +19,7 @@ def parser() -> argparse.ArgumentParser:
         prog="cutegemm", description="Matrix multiplication on NVIDIA GPUs with fused epilogues."
     )
     subcommands = top.add_subparsers(required=True, metavar="command")
-    for module in (demo, plan, doctor, epilogues, fragments, build):
+    for module in (demo, plan, compare, doctor, epilogues, fragments, ladder, walk, build):
         module.add(subcommands)
     return top
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
+from cutegemm import plots
 from cutegemm.cli.output import Subcommands, console, print_json, subcommand
 from cutegemm.errors import ArgumentError
 from cutegemm.fragments import INSTRUCTIONS, Fragment, Place, fragment
@@ -37,6 +38,7 @@ def add(subcommands: Subcommands) -> None:
     parser.add_argument(
         "--columns", type=_span, metavar="START:STOP", help="only these columns (default: the first that fit)"
     )
+    parser.add_argument("--plot", metavar="FILE", help="draw the grid to FILE, say a.png (needs matplotlib)")
     parser.set_defaults(run=run)
 
 
@@ -49,11 +51,15 @@ def _span(text: str) -> range:
 
 def run(args: argparse.Namespace) -> int:
     found = fragment(args.instr, args.operand)
+    rows, columns = found.shape
+    if args.plot is not None:
+        plots.ready(args.plot)
+        drawn = _within("rows", args.rows or range(rows), rows)
+        plots.grid(found, drawn, _within("columns", args.columns or range(columns), columns), args.plot)
     if args.json:
         print_json(_data(found))
         return 0
     out = console()
-    rows, columns = found.shape
     cell = 1 + max(len(_cell(found, place)) for place in found.values())
     fit = max(8, (min(out.width, _WIDTH) - _HEADING) // cell // 8 * 8)
     shown = _within("rows", args.rows or range(rows), rows), _within("columns", args.columns or range(fit), columns)

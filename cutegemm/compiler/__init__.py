@@ -1,4 +1,4 @@
-"""From a planned kernel to a function that launches it: memory, bundles, the disk cache, then the CuTe DSL's compiler.
+"""From a planned kernel to a function that launches it: memory, bundles, the disk cache, then a compiler.
 
 `spec` says what is compiled and names it, `jit` compiles, `cache` keeps and loads, `bundle` is the form in which
 kernels travel to other machines and `serving` what this process has of them, `sass` reads the machine code.

@@ -122,7 +122,7 @@ def _from_disk_or_compiler(spec: Spec, jit: str | None) -> Kernel:
         except OSError as error:  # such as a full disk
             _warn_not_kept(directory, error)
             path = store(_scratch(), artifact)
-    return Kernel(spec, loader.load(path, spec.symbol), "compiled")
+    return Kernel(spec, loader.load(path, spec, spec.symbol), "compiled")
 
 
 @contextmanager
@@ -145,7 +145,7 @@ def _building_in(directory: Path, spec: Spec) -> Iterator[None]:
 def store(directory: Path, artifact: Artifact) -> Path:
     """Write an entry and return its kernel file; whoever reads the entry sees all of it or none."""
     spec = artifact.spec
-    suffix, data = loader.link(artifact.elf)
+    suffix, data = loader.link(spec, artifact.elf)
     entry = {"schema": _SCHEMA, "suffix": suffix, "sha256": hashlib.sha256(data).hexdigest(), **spec.describe()}
     path = _kernel_file(directory, spec, entry)
     files.write(path, data)
@@ -175,7 +175,7 @@ def _load(directory: Path, spec: Spec) -> Any | None:
         if hashlib.sha256(path.read_bytes()).hexdigest() != entry["sha256"]:
             raise ValueError("its checksum differs")
         # The symbol holds the key: a kernel file that is valid but another kernel's has no such function.
-        return loader.load(path, spec.symbol)
+        return loader.load(path, spec, spec.symbol)
     except Exception as error:  # what loading a strange library raises is up to the libraries that load it
         log.warning("%s is damaged and will be rebuilt: %s", described, error)
         return None

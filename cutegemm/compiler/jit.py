@@ -1,4 +1,4 @@
-"""Compiling a spec with the CuTe DSL, on any machine: no GPU and no driver are needed."""
+"""Compiling a spec, with the CuTe DSL or NVRTC, on any machine: no GPU and no driver are needed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cutegemm.compiler.spec import Spec
+from cutegemm.hand_kernels import build as hand
 from cutegemm.kernels import abi, kernel_class
 
 # The DSL builds its modules in process-wide state: one compilation at a time.
@@ -18,7 +19,8 @@ _LOCK = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A compiled kernel: an ELF object whose function `spec.symbol` follows the TVM-FFI calling convention.
+    """A compiled kernel: an ELF object whose function `spec.symbol` follows the TVM-FFI calling convention, or, of a
+    hand-written kernel, the cubin whose kernel it is.
 
     `cubin` is the GPU's part alone, kept on request; `seconds` is what compiling took.
     """
@@ -31,6 +33,9 @@ class Artifact:
 
 def build(spec: Spec, *, keep_cubin: bool = False) -> Artifact:
     """Compile `spec`. Takes 1 to 10 seconds, most of them in the assembler."""
+    if spec.family == hand.FAMILY:
+        code, seconds = hand.compile(spec)
+        return Artifact(spec, code, code, seconds)
     with _LOCK, tempfile.TemporaryDirectory(prefix="cutegemm-") as scratch:
         started = time.perf_counter()
         options = "--enable-tvm-ffi" + (f" --keep-cubin --dump-dir {scratch}" if keep_cubin else "")

@@ -2,7 +2,8 @@
 
 With a C compiler on the machine an object becomes a shared library, which loads in about a millisecond without the
 DSL. Without one the object is kept as it is, and the DSL, whose import takes a second or two, loads it. Either needs
-the DSL's runtime library, which `CUTEGEMM_RUNTIME_LIBRARY` names where the DSL is not installed.
+the DSL's runtime library, which `CUTEGEMM_RUNTIME_LIBRARY` names where the DSL is not installed. A hand-written kernel
+is a cubin, which the driver loads.
 """
 
 from __future__ import annotations
@@ -17,14 +18,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from cutegemm.compiler.spec import Spec
 from cutegemm.errors import CuteGemmError
+from cutegemm.hand_kernels import build as hand
 
-#: Kinds of kernel files: a shared library, an object.
-SUFFIXES = (".so", ".o")
+#: Kinds of kernel files: a shared library, an object, a cubin.
+SUFFIXES = (".so", ".o", ".cubin")
 
 
-def link(elf: bytes) -> tuple[str, bytes]:
-    """The kernel file that `load` takes, and its suffix: ".so" where a C compiler links it, else ".o"."""
+def link(spec: Spec, elf: bytes) -> tuple[str, bytes]:
+    """The kernel file that `load` takes, and its suffix: ".cubin" of a hand-written kernel, of others ".so" where a C
+    compiler links it, else ".o"."""
+    if spec.family == hand.FAMILY:
+        return ".cubin", elf
     compiler = c_compiler()
     if compiler is None:
         return ".o", elf
@@ -39,8 +45,12 @@ def link(elf: bytes) -> tuple[str, bytes]:
         return (".so", target.read_bytes()) if done.returncode == 0 else (".o", elf)
 
 
-def load(path: Path, symbol: str) -> Any:
-    """The function `symbol` of a kernel file."""
+def load(path: Path, spec: Spec, symbol: str) -> Any:
+    """The function `symbol`, which is `spec`'s, of a kernel file."""
+    if path.suffix == ".cubin":
+        from cutegemm.hand_kernels.run import HandKernel
+
+        return HandKernel(spec, path.read_bytes(), symbol)
     if path.suffix == ".o":
         from cutlass import cute
 

@@ -75,7 +75,7 @@ def function(spec: Spec) -> Any | None:
         kernel = b.find(spec)
         if kernel is not None:
             try:
-                return loader.load(kernel.path, kernel.symbol)
+                return loader.load(kernel.path, spec, kernel.symbol)
             except (OSError, RuntimeError, AttributeError) as error:
                 raise BundleError(f"{kernel.path} does not load: {error}") from error
     return None

@@ -5,19 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from cutegemm.hand_kernels import build as hand
 from cutegemm.kernels.config import KernelConfig
 from cutegemm.problem import Signature
 
 #: What turns a spec into machine code: a change in any of these makes other kernels of the same spec.
 _SOURCES = ("compiler", "fusion", "kernels", "dtypes.py", "problem.py")
-_PACKAGES = ("nvidia-cutlass-dsl", "apache-tvm-ffi")
+_PACKAGES: tuple[str, ...] = ("nvidia-cutlass-dsl", "apache-tvm-ffi")
+_HAND_PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-crt", "cuda-core")
 
 
 #: The levels of the x86-64 psABI by what /proc/cpuinfo calls their instructions.
@@ -50,7 +52,7 @@ class Spec:
     @property
     def key(self) -> str:
         """A sha256 over the spec, the package's sources and the versions of what compiles and launches it."""
-        return key_of(self.describe(), build_identity())
+        return key_of(self.describe(), build_identity(self.family))
 
     @property
     def symbol(self) -> str:
@@ -77,11 +79,17 @@ def symbol_of(key: str) -> str:
 
 
 @cache
-def build_identity() -> dict[str, str]:
-    """Versions and a digest of the sources that a kernel is made by. Where only built kernels run, the compiler's
-    package may be missing, and has no version here then."""
-    versions = {name: version for name in _PACKAGES if (version := _version(name)) is not None}
-    return {"sources": _digest(Path(__file__).parent.parent), "machine": machine(), **versions}
+def build_identity(family: str = "") -> dict[str, str]:
+    """Versions and a digest of the sources that a family's kernels are made by. Where only built kernels run, the
+    compiler's package may be missing, and has no version here then."""
+    package = Path(__file__).parent.parent
+    made = {"sources": _digest(package), "machine": machine()}
+    packages = _PACKAGES
+    if family == hand.FAMILY:
+        files = (path for path in hand.FOLDER.iterdir() if path.suffix in (".py", ".cu", ".cuh"))
+        made["hand"] = _digest_of(hand.FOLDER, sorted(files))
+        packages = _HAND_PACKAGES
+    return made | {name: version for name in packages if (version := _version(name)) is not None}
 
 
 def machine() -> str:
@@ -120,9 +128,13 @@ def _version(package: str) -> str | None:
 
 
 def _digest(package: Path) -> str:
+    named = (package / name for name in _SOURCES)
+    return _digest_of(package, (path for at in named for path in (sorted(at.rglob("*.py")) if at.is_dir() else [at])))
+
+
+def _digest_of(root: Path, paths: Iterable[Path]) -> str:
     digest = hashlib.sha256()
-    for name in _SOURCES:
-        for path in sorted((package / name).rglob("*.py")) if (package / name).is_dir() else [package / name]:
-            source = path.read_bytes()
-            digest.update(f"{path.relative_to(package)} {len(source)}\n".encode() + source)
+    for path in paths:
+        source = path.read_bytes()
+        digest.update(f"{path.relative_to(root)} {len(source)}\n".encode() + source)
     return digest.hexdigest()

@@ -18,7 +18,7 @@ from cutegemm.compiler.spec import Spec
 from cutegemm.deploy.spec_file import Wanted, ranges
 from cutegemm.device import DeviceSpec
 from cutegemm.errors import ArgumentError, CuteGemmError
-from cutegemm.planner import plan_problem
+from cutegemm.planner import PINNED, plan_problem
 
 #: Where in a bundle's folder its C library is.
 C_FOLDER = "c"
@@ -137,6 +137,8 @@ def _plan(pair: tuple[Wanted, DeviceSpec]) -> Spec:
         plan = plan_problem(problem.computed, device, kernel=kernel, **limits)
     except CuteGemmError as error:
         raise type(error)(f"m {problem.m} {label} on {device.name}: {error}") from None
+    if plan.family in PINNED:
+        raise ArgumentError(f"{label} is pinned to {plan.kernel}, which is compiled where it runs: no bundle has it")
     return Spec(plan.family, plan.config, plan.problem.signature, device.arch)
 
 
@@ -156,4 +158,4 @@ def _compile(chosen: Mapping[Spec, tuple[str, ...]], pool: ProcessPoolExecutor, 
 
 
 def _compile_one(spec: Spec) -> tuple[str, bytes]:
-    return loader.link(jit.build(spec).elf)
+    return loader.link(spec, jit.build(spec).elf)

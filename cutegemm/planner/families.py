@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from cutegemm.device import DeviceSpec
+from cutegemm.hand_kernels.levels import LEVELS
 from cutegemm.kernels import config, small_m_config, wgmma_config
-from cutegemm.planner import sm80_multistage, sm90_wgmma, small_m
+from cutegemm.planner import hand, sm80_multistage, sm90_wgmma, small_m
 from cutegemm.planner.legality import Refusal
 from cutegemm.planner.model import Model
 from cutegemm.problem import Problem
@@ -23,7 +24,8 @@ class Family(Generic[C]):
     `epilogue_dtypes` are those of C, the outputs and tensor operands, `scalar_dtypes` those of 0-d device
     tensors. `refuse` has the rules of the family's own; `legality.refusal` is the whole predicate. `surrounds` says
     that its configurations can split K and copy operands first (`kernels.surroundings`), `unaligned` that they can read
-    operands that are not aligned to 16 bytes as they are.
+    operands that are not aligned to 16 bytes as they are, `turns` that a D which is contiguous along M may be computed
+    as D^T = B^T A^T.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Family(Generic[C]):
     scalar_dtypes: tuple[str, ...] = ("fp16", "bf16", "fp32", "fp64")
     surrounds: bool = False
     unaligned: bool = True
+    turns: bool = True
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -46,7 +49,7 @@ class Family(Generic[C]):
 
 _SM80_AND_NEWER = ("sm_80", "sm_86", "sm_87", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a", "sm_121a")
 
-_ALL: tuple[Family[Any], ...] = (
+_PLANNED: tuple[Family[Any], ...] = (
     Family(
         name="sm90_wgmma",
         summary="TMA into an mbarrier pipeline, wgmma, persistent warp-specialised blocks in clusters",
@@ -77,12 +80,27 @@ _ALL: tuple[Family[Any], ...] = (
 )
 
 #: Families that can be planned for, by name.
-FAMILIES: dict[str, Family[Any]] = {family.name: family for family in _ALL}
+FAMILIES: dict[str, Family[Any]] = {family.name: family for family in _PLANNED}
+
+_HAND: Family[Any] = Family(
+    name="hand",
+    summary="the hand-written ladder, a level at a time",
+    architectures=hand.ARCHITECTURES,
+    operand_dtypes=("fp16", "bf16", "fp32"),
+    epilogue_dtypes=("fp16", "bf16", "fp32"),
+    scalar_dtypes=("fp16", "bf16", "fp32"),
+    configs=LEVELS,
+    refuse=hand.refuse,
+    model=hand.LevelModel,
+    turns=False,
+)
+
+#: Families that serve what pins them and are never chosen, by name.
+PINNED: dict[str, Family[Any]] = {_HAND.name: _HAND}
 
 #: Families that this version does not have yet, with the architectures they are for; a pin on one is refused
 #: by name.
 UPCOMING: dict[str, str] = {
     "simt_f32": "sm_80 and newer",
     "cutlass_cpp": "sm_75 and newer",
-    "hand": "the architectures that each level names",
 }

@@ -146,7 +146,7 @@ def _epilogue_dtypes(problem: Problem, family: Family[Any]) -> Iterator[tuple[st
 def _surroundings_refusal(problem: Problem, family: Family[Any], config: Any, asked: Wish) -> Refusal | None:
     """Why `config` does not do what is `asked`, or why its own split or copies make no sense for `problem`."""
     if not family.surrounds:
-        split = getattr(config, "split", 1)
+        split = "as many parts as it finds best" if getattr(config, "split_k", False) else getattr(config, "split", 1)
         if asked.split is not None and split != asked.split:
             return Refusal("split", f"split_k={asked.split}: {family.name}:{config} has {split}")
         if asked.pad == "copy" and needed_copies(problem) != "no":

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from cutegemm.errors import ArgumentError, NotAvailableError
 from cutegemm.kernels.config import Pad
-from cutegemm.planner.families import FAMILIES, UPCOMING, Family
+from cutegemm.planner.families import FAMILIES, PINNED, UPCOMING, Family
 from cutegemm.planner.legality import Wish
 
 
@@ -22,7 +22,7 @@ class Pin:
 
 
 def parse_pin(text: str) -> Pin:
-    """Read `family[:key=value,…]`, such as `"sm80_multistage:tile=128x128x32,stages=4"`.
+    """Read `family[:key=value,…]`, such as `"sm80_multistage:tile=128x128x32,stages=4"`, or `hand:level`.
 
     Keys are `tile` (MxNxK) and `stages`; `warps` (MxN) of `sm80_multistage`, `raster` of it and of `sm90_wgmma`, which
     has `cluster` (MxN), `schedule` (`cooperative` or `pingpong`), `swap_ab` (`yes` or `no`) and `walk` (`m` or `n`)
@@ -34,12 +34,15 @@ def parse_pin(text: str) -> Pin:
     if not isinstance(text, str):
         raise ArgumentError(f"kernel={text!r}: expected a string such as 'sm80_multistage:tile=128x128x32'")
     name, _, options = text.partition(":")
+    families = {**FAMILIES, **PINNED}
+    served = ", ".join(families)
     if name in UPCOMING:
-        served = ", ".join(FAMILIES)
         raise NotAvailableError(f"kernel={text!r}: {name} is not part of this version; available: {served}")
-    family = FAMILIES.get(name)
+    family = families.get(name)
     if family is None:
-        raise ArgumentError(f"kernel={text!r}: unknown family {name!r}; available: {', '.join(FAMILIES)}")
+        raise ArgumentError(f"kernel={text!r}: unknown family {name!r}; available: {served}")
+    if name in PINNED:
+        return Pin(text, family, _named(text, options, family), Wish())
     wanted = _options(text, options, family) if ":" in text else {}
     asked: dict[str, Any] = _surroundings(text, wanted) if family.surrounds else {}
     options = ",".join(f"{key}={value}" for key, value in wanted.items())
@@ -69,6 +72,15 @@ def _surroundings(text: str, wanted: dict[str, str]) -> dict[str, Any]:
             expected = ", ".join(get_args(Pad))
             raise ArgumentError(f"kernel={text!r}: pad={asked['pad']}: expected one of {expected}")
     return asked
+
+
+def _named(text: str, options: str, family: Family[Any]) -> tuple[Any, ...]:
+    """The one configuration that a pin spells out: a family that is never chosen does not choose either."""
+    configs = tuple(config for config in family.configs if str(config) == options)
+    if not configs:
+        names = ", ".join(map(str, family.configs))
+        raise ArgumentError(f"kernel={text!r}: expected {family.name}: and one of {names}")
+    return configs
 
 
 def _options(text: str, options: str, family: Family[Any]) -> dict[str, str]:

@@ -181,22 +181,22 @@ CPU_CASES = [
     (lambda: {"kernel": "sm80_multistage"}, ArgumentError, "'sm80_multistage' needs CUDA tensors, and a is on cpu"),
     (lambda: {"kernel": "hand:level5"}, ArgumentError, "kernel='hand:level5' needs CUDA tensors"),
 ]
-SERVED = "on cuda tensors expected one of fp16, bf16"
+SERVED = "on cuda tensors expected one of fp16, bf16, fp32"
 CUDA_CASES = [
-    (lambda: {"a": ones(M, K).float(), "b": ones(K, N).float()}, DTypeError, f"a is fp32: {SERVED}$"),
+    (lambda: {"a": ones(M, K).float(), "b": ones(K, N).float()}, DTypeError, "a and b are fp32: .* serves fp16, bf16"),
     (lambda: {"a": ones(M, K).double(), "b": ones(K, N).double()}, DTypeError, f"a is fp64: {SERVED}$"),
     (lambda: {"a": ones(M, K).char(), "b": ones(K, N).char()}, DTypeError, f"a is int8: {SERVED}$"),
-    (lambda: {"b": ones(K, N, dtype=torch.float32)}, DTypeError, f"b is fp32: {SERVED}$"),
-    (lambda: {"c": ones(M, N, dtype=torch.float64)}, DTypeError, f"c is fp64: {SERVED}, fp32$"),
-    (lambda: {"c": ones(M, N, dtype=torch.int8)}, DTypeError, f"c is int8: {SERVED}, fp32$"),
-    (lambda: {"out": ones(M, N, dtype=torch.float64)}, DTypeError, f"out is fp64: {SERVED}, fp32$"),
-    (lambda: {"out": ones(M, N, dtype=torch.int8)}, DTypeError, f"out is int8: {SERVED}, fp32$"),
-    (lambda: {"out": None, "out_dtype": torch.int32}, DTypeError, f"out is int32: {SERVED}, fp32$"),
+    (lambda: {"b": ones(K, N, dtype=torch.float32)}, DTypeError, "a is bf16 and b is fp32"),
+    (lambda: {"c": ones(M, N, dtype=torch.float64)}, DTypeError, f"c is fp64: {SERVED}$"),
+    (lambda: {"c": ones(M, N, dtype=torch.int8)}, DTypeError, f"c is int8: {SERVED}$"),
+    (lambda: {"out": ones(M, N, dtype=torch.float64)}, DTypeError, f"out is fp64: {SERVED}$"),
+    (lambda: {"out": ones(M, N, dtype=torch.int8)}, DTypeError, f"out is int8: {SERVED}$"),
+    (lambda: {"out": None, "out_dtype": torch.int32}, DTypeError, f"out is int32: {SERVED}$"),
     (lambda: {"epilogue": bias(ones(N, dtype=torch.float64))}, DTypeError, r"'bias' \(Row\) is fp64: on cuda tensors"),
     (lambda: {"epilogue": scaled(torch.tensor(2))}, DTypeError, r"'slope' \(Scalar\) is int64: on cuda tensors"),
-    (lambda: {"alpha": torch.tensor(2.0, dtype=torch.float64)}, DTypeError, f"alpha is fp64: {SERVED}, fp32$"),
-    (lambda: {"alpha": torch.tensor(2)}, DTypeError, f"alpha is int64: {SERVED}, fp32$"),
-    (lambda: {"c": ones(M, N), "beta": torch.tensor(0)}, DTypeError, f"beta is int64: {SERVED}, fp32$"),
+    (lambda: {"alpha": torch.tensor(2.0, dtype=torch.float64)}, DTypeError, f"alpha is fp64: {SERVED}$"),
+    (lambda: {"alpha": torch.tensor(2)}, DTypeError, f"alpha is int64: {SERVED}$"),
+    (lambda: {"c": ones(M, N), "beta": torch.tensor(0)}, DTypeError, f"beta is int64: {SERVED}$"),
     (lambda: {"b": ones(K, N, **CPU)}, DeviceError, "a is on cuda:0, b on cpu: expected one device for all"),
     (lambda: {"a": ones(M, K, **CPU)}, DeviceError, "a is on cpu, b on cuda:0"),
     (lambda: {"c": ones(M, N, **CPU)}, DeviceError, "a is on cuda:0, c on cpu"),
@@ -208,7 +208,9 @@ CUDA_CASES = [
     (lambda: {"kernel": "sm80_multistage:"}, ArgumentError, "'' is not key=value"),
     (lambda: {"kernel": "sm80_multistage:tile=1x1x1"}, ArgumentError, "no configuration of sm80_multistage has these"),
     (lambda: {"kernel": "sm80_multistage:stages=4,stages=4"}, ArgumentError, "stages is given twice"),
-    (lambda: {"kernel": "hand:level5"}, NotAvailableError, "hand is not part of this version"),
+    (lambda: {"kernel": "simt_f32"}, NotAvailableError, "simt_f32 is not part of this version"),
+    (lambda: {"kernel": "hand:level99"}, ArgumentError, "expected hand: and one of level1, "),
+    (lambda: {"kernel": "hand:level1", "b": ones(N, K).t()}, ArgumentError, "b is contiguous along K: .* row-major"),
 ]
 
 

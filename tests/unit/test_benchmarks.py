@@ -18,11 +18,11 @@ from benchmarks.gate import Gate, Verdict, _spread
 from benchmarks.results import RESULTS, Results, Row, find
 from benchmarks.run import DTYPES, Bench, main
 from benchmarks.suites import Case
-from benchmarks.timing import Effort, contest, host_us, input_sets
 from cutegemm import device, epilogues, gemm, plan
 from cutegemm.deploy import builder
 from cutegemm.planner import contiguous_problem, tables
 from cutegemm.planner.plan import plan_problem
+from cutegemm.timing import Effort, contest, host_us, input_sets
 
 
 class StubDevice:

@@ -196,6 +196,12 @@ def test_a_specs_problem_gets_the_kernel_that_its_call_takes(
     assert built == launch.choose(call(a, b, epilogue=bound)).spec
 
 
+def test_hand_written_kernels_are_not_put_into_bundles() -> None:
+    problem = contiguous_problem(64, 64, 64, layout="nn")
+    with pytest.raises(ArgumentError, match="is pinned to hand:level3.*compiled where it runs"):
+        builder._plan((spec_file.Wanted(problem, "hand:level3", "n 64"), H200))
+
+
 # ---------------------------------------------------------------- building
 
 

@@ -87,7 +87,8 @@ def test_the_checks_can_fail() -> None:
 
 def test_every_subcommand_has_help_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     (subcommands,) = [a for a in parser()._actions if isinstance(a, argparse._SubParsersAction)]
-    assert list(subcommands.choices) == ["demo", "plan", "doctor", "epilogues", "fragments", "build"]
+    names = ["demo", "plan", "compare", "doctor", "epilogues", "fragments", "ladder", "walk", "build"]
+    assert list(subcommands.choices) == names
     for name, sub in subcommands.choices.items():
         assert "--json" in sub.format_help(), name
         with pytest.raises(SystemExit) as exit:

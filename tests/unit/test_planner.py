@@ -286,7 +286,8 @@ def test_every_configuration_is_pinned_by_its_own_text(family: str, config: Kern
         ("small_m:cluster=2x1", ArgumentError, "with a key of tile, stages, warps, split"),
         ("simt_f32", NotAvailableError, "simt_f32 is not .* available: sm90_wgmma, sm80_multistage, small_m"),
         ("cutlass_cpp:tile=1x1x1", NotAvailableError, "cutlass_cpp"),
-        ("hand:level5", NotAvailableError, "hand"),
+        ("hand", ArgumentError, "expected hand: and one of level1, level1-uncoalesced, level2"),
+        ("hand:level0", ArgumentError, "kernel='hand:level0': expected hand: and one of level1"),
         (7, ArgumentError, "kernel=7: expected a string"),
     ],
 )

@@ -99,7 +99,7 @@ def test_a_bundle_for_other_gpus_is_refused_when_one_is_used(folder: Path) -> No
 
 
 def test_a_kernel_that_does_not_load_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(path: Path, symbol: str) -> None:
+    def fail(path: Path, spec: Spec, symbol: str) -> None:
         raise OSError("undefined symbol: x")
 
     load_bundle(folder)

@@ -15,6 +15,7 @@ import pytest
 
 from cutegemm import Col, Row, Tile, epilogue, epilogues, ops
 from cutegemm.compiler import Spec, spec
+from cutegemm.hand_kernels import find
 from cutegemm.kernels.config import Config
 from cutegemm.planner import contiguous_problem
 from cutegemm.problem import Access, Signature
@@ -199,9 +200,27 @@ def test_sources_are_in_the_key(tmp_path: Path) -> None:
 
 def test_what_the_sources_import_is_in_the_key_too() -> None:
     package = Path(spec.__file__).parent.parent
-    listed = {name.removesuffix(".py") for name in spec._SOURCES} | {"errors"}  # an error makes no kernel
+    # An error makes no kernel, and the hand-written ones are in the keys of their own family.
+    listed = {name.removesuffix(".py") for name in spec._SOURCES} | {"errors", "hand_kernels"}
     for name in spec._SOURCES:
         for path in (package / name).rglob("*.py") if (package / name).is_dir() else [package / name]:
             imported = set(re.findall(r"^\s*from cutegemm\.(\w+)", path.read_text(), re.MULTILINE))
             imported |= set(re.findall(r"^\s*import cutegemm\.(\w+)", path.read_text(), re.MULTILINE))
             assert imported <= listed, path
+
+
+@pytest.mark.usefixtures("fresh_identity")
+def test_hand_written_kernels_have_their_own_sources_in_the_key(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    signature = contiguous_problem(64, 64, 64, layout="nn").signature
+    level = Spec("hand", find("level3"), signature, "sm_90a")
+    before, other = level.key, PLAIN.key
+    shutil.copytree(spec.hand.FOLDER, tmp_path / "hand", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(spec.hand, "FOLDER", tmp_path / "hand")
+    spec.build_identity.cache_clear()
+    assert level.key == before
+    with (tmp_path / "hand" / "ptx.cuh").open("a") as source:
+        source.write("\n")
+    spec.build_identity.cache_clear()
+    assert level.key != before and PLAIN.key == other
