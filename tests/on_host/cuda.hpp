@@ -1,10 +1,24 @@
-// CUDA on the host, as far as the ladder goes: a thread of the block is a thread, a barrier a barrier (`block.cpp`).
-// Kernels compile as plain C++, their results can be checked without a GPU, and ThreadSanitizer finds races between the
-// barriers. Nothing of the standard library is included: there are many kernels to compile.
+// CUDA on the host, as far as the ladder goes: a thread of the block is a fiber, which runs until it meets a barrier
+// (`block.cpp`). Kernels compile as plain C++, their results can be checked without a GPU, and ThreadSanitizer finds
+// races between the barriers. As under NVRTC nothing has to be included: headers take longer than most kernels.
 #pragma once
-#include <math.h>
-#include <stdint.h>
-#include <string.h>
+#define __CUDACC_RTC__
+extern "C" {
+float fabsf(float) noexcept;
+float sqrtf(float) noexcept;
+float expf(float) noexcept;
+float exp2f(float) noexcept;
+float logf(float) noexcept;
+float tanhf(float) noexcept;
+float erff(float) noexcept;
+float copysignf(float, float) noexcept;
+float fminf(float, float) noexcept;
+float fmaxf(float, float) noexcept;
+float fmaf(float, float, float) noexcept;
+void* memcpy(void*, const void*, unsigned long) noexcept;
+void* memset(void*, int, unsigned long) noexcept;
+}
+using uintptr_t = unsigned long;
 
 #define __global__
 #define __device__
@@ -42,8 +56,7 @@ inline int max(int x, int y) { return x < y ? y : x; }
 struct Index {
     unsigned x, y, z;
 };
-extern thread_local Index threadIdx, blockIdx;
-extern Index blockDim;
+extern Index threadIdx, blockIdx, blockDim;  // of the thread that runs
 
 void __syncthreads();
 void __syncwarp();
@@ -53,6 +66,12 @@ unsigned lane_of_thread();
 // What every lane of the warp gives, 32 x `bytes`, at most 64 each: for instructions that lanes carry out together.
 // Valid until the warp's next but one.
 const void* of_the_warp(const void* own, unsigned bytes);
+
+// What a lane has of a 16 x 8 product's factors, k of 16, by its registers; and its part of the product added to `d`.
+struct Factors {
+    float a[4][2], b[2][2];
+};
+void multiply_in_the_warp(float (&d)[4], const Factors& own);
 
 // Memory that a launch asks for; each block finds there what the one before left.
 char* dynamic_shared();
@@ -67,5 +86,5 @@ void copy_later(const Copy& copy);
 void commit_copies();
 void wait_for_copies(unsigned pending);
 
-// Runs the blocks of a grid one after the other.
-void launch(void (*kernel)(const void* arguments), const void* arguments, unsigned blocks, unsigned x, unsigned y);
+// Runs the blocks of a grid one after the other. False where threads wait for others that never come.
+bool launch(void (*kernel)(const void* arguments), const void* arguments, unsigned blocks, unsigned x, unsigned y);

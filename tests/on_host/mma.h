@@ -1,5 +1,5 @@
-// nvcuda::wmma on the host: each lane holds the whole of every fragment, and stores its 32nd of one. That lanes need
-// each other's part of what is stored stays as it is on a GPU.
+// nvcuda::wmma on the host: each lane holds the whole of A's and B's fragments, and computes and stores a 32nd of the
+// sums. That lanes need each other's part of what is stored stays as it is on a GPU.
 #pragma once
 #include "cuda.hpp"
 
@@ -35,19 +35,21 @@ void load_matrix_sync(F& f, const T* source, unsigned pitch) {
     for (int i = 0; i < 16; ++i)
         for (int j = 0; j < 16; ++j) f.values[i][j] = source[i * pitch + j];
 }
+// Calls `f` with row and column of each sum that is this lane's.
+template <typename F>
+void for_own(F f) {
+    for (int i = lane_of_thread(); i < 256; i += 32) f(i / 16, i % 16);
+}
 template <typename D, typename A, typename B>
 void mma_sync(D& d, const A& a, const B& b, const D& c) {
-    for (int i = 0; i < 16; ++i)
-        for (int j = 0; j < 16; ++j) {
-            float sum = c.values[i][j];
-            for (int k = 0; k < 16; ++k) sum += a.values[i][k] * b.values[k][j];
-            d.values[i][j] = sum;
-        }
+    for_own([&](int i, int j) {
+        float sum = c.values[i][j];
+        for (int k = 0; k < 16; ++k) sum += a.values[i][k] * b.values[k][j];
+        d.values[i][j] = sum;
+    });
 }
 template <typename F>
 void store_matrix_sync(float* target, const F& f, unsigned pitch, layout_t) {
-    for (int i = 0; i < 16; ++i)
-        for (int j = 0; j < 16; ++j)
-            if ((16 * i + j) % 32 == int(lane_of_thread())) target[i * pitch + j] = f.values[i][j];
+    for_own([&](int i, int j) { target[i * pitch + j] = f.values[i][j]; });
 }
 }  // namespace nvcuda::wmma

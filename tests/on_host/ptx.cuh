@@ -56,18 +56,11 @@ inline void ldmatrix_x4_transposed(unsigned (&matrices)[4], const void* row) { l
 
 template <float (*TO_FP32)(unsigned short)>
 inline void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    struct Lane {
-        unsigned a[4], b[2];
-    } own = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
-    const auto lanes = static_cast<const Lane*>(of_the_warp(&own, sizeof own));
     const auto half = [](unsigned word, int i) { return TO_FP32(static_cast<unsigned short>(word >> 16 * i)); };
-    const unsigned group = lane_of_thread() / 4, pair = lane_of_thread() % 4;
-    for (int i = 0; i < 4; ++i)
-        for (int k = 0; k < 16; ++k) {
-            const unsigned of_pair = k % 8 / 2, column = 2 * pair + i % 2;
-            const float x = half(lanes[4 * group + of_pair].a[k / 8 * 2 + i / 2], k % 2);
-            d[i] += x * half(lanes[4 * column + of_pair].b[k / 8], k % 2);
-        }
+    Factors own;
+    for (int i = 0; i < 8; ++i) own.a[i / 2][i % 2] = half(a[i / 2], i % 2);
+    for (int i = 0; i < 4; ++i) own.b[i / 2][i % 2] = half(i < 2 ? b0 : b1, i % 2);
+    multiply_in_the_warp(d, own);
 }
 inline void mma_fp16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
     mma<fp16_to_fp32>(d, a, b0, b1);
