@@ -33,6 +33,13 @@ def add(subcommands: Subcommands) -> None:
     parser.add_argument("--align", type=int, default=16, help="of the pointers, in bytes (default: 16)")
     parser.add_argument("--epilogue", metavar="NAME", help="one of `cutegemm epilogues`")
     parser.add_argument("--kernel", metavar="PIN", help="family[:key=value,...], as in gemm(kernel=...)")
+    parser.add_argument("--split-k", metavar="PARTS", type=_parts, default="auto", help="a number, or auto (the default)")
+    parser.add_argument(
+        "--padding",
+        choices=("auto", "predicate", "copy"),
+        default="auto",
+        help="what becomes of A and B that are not aligned to 16 bytes (default: auto)",
+    )
     parser.set_defaults(run=run)
 
 
@@ -49,9 +56,15 @@ def run(args: argparse.Namespace) -> int:
         epilogue=None if args.epilogue is None else lookup(args.epilogue),
         align=args.align,
         kernel=args.kernel,
+        split_k=args.split_k,
+        padding=args.padding,
     )
     if args.json:
         print_json(chosen.to_dict())
     else:
         print(chosen.explain())
     return 0
+
+
+def _parts(text: str) -> int | str:
+    return text if text == "auto" else int(text)

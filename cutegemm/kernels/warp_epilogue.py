@@ -5,6 +5,10 @@ groups of eight are transposed among the four lanes by shuffles, after which eve
 There every operand and output is one contiguous vector, loaded and stored with the widest access its alignment allows,
 and a gated unit's even and odd columns meet in one lane. No shared memory and no barrier is needed.
 
+Where an output's rows are aligned to 2 or 4 bytes only, single accesses of lanes 16 bytes apart would each write to a
+sector of their own. There the four lanes trade once more: each then holds every fourth pair of columns of their 32, and
+they store side by side.
+
 Edges are predicated per row and per vector; a vector that straddles N falls back to single elements.
 """
 
@@ -50,10 +54,14 @@ class WarpEpilogue(Epilogue):
                     for i, value in enumerate(_transpose(groups, lane)):
                         fragment[i] = value
                     row = row0 + band * self.band_step + half * 8 + lane // 4
-                    self.finish(fragment.load(), row, place, scalars, rows)
+                    self.finish(fragment.load(), row, place, scalars, rows, lane)
 
-    def finish(self, acc: Any, row: Any, place: Place, scalars: dict[str, Any], rows: dict[str, Any]) -> None:
-        """Epilogue and stores of one lane's `WIDTH` columns of one row."""
+    def finish(self, acc: Any, row: Any, place: Place, scalars: dict[str, Any], rows: dict[str, Any],
+               lane: Any = None) -> None:  # fmt: skip
+        """Epilogue and stores of one lane's `WIDTH` columns of one row.
+
+        Given its number `lane`, four lanes in a row have the columns of a chunk between them, and all of a warp call.
+        """
         inside = row < self.values["m"]
         operands = dict(rows)
         for name, tensor in self.operands("col").items():
@@ -72,24 +80,41 @@ class WarpEpilogue(Epilogue):
             fragment = cute.make_rmem_tensor((width,), dtype)
             fragment.store(value.to(dtype))
             target, adjacent = self.vector(tensor, row, at, width)
-            copy_vector(fragment, target, count(inside, extent, at.column), adjacent, width)
+            if lane is not None and adjacent and width == WIDTH and dtype.width == 16 and tensor.access.align <= 4:
+                words = [cute.recast_tensor(fragment, Int32)[j] for j in range(4)]
+                for j, word in enumerate(_transpose([[word] for word in words], lane, Int32)):
+                    cute.recast_tensor(fragment, Int32)[j] = word
+                first = Place(at.l0, at.l1, at.column - lane % 4 * (WIDTH - 2))
+                self._store_pairs(fragment, tensor, row, inside, extent, first)
+            else:
+                copy_vector(fragment, target, count(inside, extent, at.column), adjacent, width)
+
+    def _store_pairs(self, fragment: cute.Tensor, tensor: Any, row: Any, inside: Any, extent: Any, first: Place) -> None:
+        """Store four pairs of columns, `WIDTH` columns apart, the first of them at `first`."""
+        for j in range(WIDTH // 2):
+            at = first.right(j * WIDTH)
+            target, adjacent = self.vector(tensor, row, at, 2)
+            pair = cute.make_rmem_tensor((2,), fragment.element_type)
+            pair[0], pair[1] = fragment[2 * j], fragment[2 * j + 1]
+            copy_vector(pair, target, count(inside, extent, at.column), adjacent, 2)
 
 
-def _transpose(groups: list[list[Any]], lane: Any) -> list[Any]:
+def _transpose(groups: list[list[Any]], lane: Any, kind: Any = Float32) -> list[Any]:
     """Column pairs of four groups, as mma spreads them over four lanes -> the eight columns of group `lane % 4`.
 
-    A 4x4 transpose in two exchanges: with the neighbour in bit 0, then in bit 1, of the lane's number.
+    A 4x4 transpose of values of a `kind`, in two exchanges: with the neighbour in bit 0, then in bit 1, of the lane's
+    number. It is its own inverse.
     """
     for bit in (1, 2):
         upper = (lane & bit) != 0
         for j in range(4):
             if j & bit:
                 continue
-            for c in range(2):
+            for c in range(len(groups[j])):
                 low, high = groups[j][c], groups[j | bit][c]
-                sent = Float32(cutlass.select_(upper, low, high))
-                kept = Float32(cutlass.select_(upper, high, low))
+                sent = kind(cutlass.select_(upper, low, high))
+                kept = kind(cutlass.select_(upper, high, low))
                 received = cute.arch.shuffle_sync_bfly(sent, offset=bit)
-                groups[j][c] = Float32(cutlass.select_(upper, received, kept))
-                groups[j | bit][c] = Float32(cutlass.select_(upper, kept, received))
+                groups[j][c] = kind(cutlass.select_(upper, received, kept))
+                groups[j | bit][c] = kind(cutlass.select_(upper, kept, received))
     return [column for group in groups for column in group]
