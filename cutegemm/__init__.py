@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cutegemm import reference as reference
     from cutegemm.api import gemm as gemm
     from cutegemm.api import interleave as interleave
+    from cutegemm.api import prepare_weight as prepare_weight
     from cutegemm.compiler import Bundle as Bundle
     from cutegemm.compiler import load_bundle as load_bundle
     from cutegemm.device import DeviceSpec as DeviceSpec
@@ -48,6 +49,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "gemm": "api",
     "interleave": "api",
+    "prepare_weight": "api",
     "Bundle": "compiler",
     "load_bundle": "compiler",
     "DeviceSpec": "device",
@@ -88,6 +90,7 @@ __all__ = [
     "load_bundle",
     "ops",
     "plan",
+    "prepare_weight",
     "reference",
 ]
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from cutegemm import options, reference, warm
 from cutegemm.errors import ArgumentError, DTypeError, ShapeError
 from cutegemm.normalize import allocate, check, gather, parse, prepare
+from cutegemm.problem import MAX_ALIGN
 
 if TYPE_CHECKING:
     from cutegemm.fusion.trace import BoundEpilogue, Epilogue
@@ -139,3 +140,25 @@ def interleave(w_gate: Tensor, w_up: Tensor) -> Tensor:
     if w_gate.dtype != w_up.dtype:
         raise DTypeError(f"w_gate is {w_gate.dtype} and w_up is {w_up.dtype}: expected one dtype for both")
     return torch.stack((w_gate, w_up), dim=-2).flatten(-3, -2)
+
+
+def prepare_weight(weight: Tensor) -> Tensor:
+    """`weight` itself, (…, N, K), where `gemm` reads it at full speed as it is; else its copy in rows that are aligned.
+
+    A weight whose rows are not multiples of 16 bytes, or that is contiguous along neither dimension, is copied by
+    every call that multiplies by it, or read slowly; a copy made once saves that. Like `weight` it is a tensor of
+    shape (…, N, K), contiguous along K, its rows apart by a multiple of 16 bytes: `gemm(x, prepare_weight(w).mT)`.
+    Raises `ShapeError` for fewer than 2 dimensions and `ArgumentError` for what is no tensor.
+    """
+    if not isinstance(weight, Tensor):
+        raise ArgumentError(f"weight is {type(weight).__name__}: expected a torch.Tensor")
+    if weight.ndim < 2:
+        raise ShapeError(f"weight has shape {tuple(weight.shape)}: expected at least 2 dimensions, (N, K)")
+    unit = MAX_ALIGN // weight.itemsize
+    rows = [stride for size, stride in zip(weight.shape, weight.stride(), strict=True) if size > 1 and stride != 1]
+    contiguous = 1 in (weight.stride(-1), weight.stride(-2)) or 1 in weight.shape[-2:]
+    if contiguous and weight.data_ptr() % MAX_ALIGN == 0 and all(stride % unit == 0 for stride in rows):
+        return weight
+    *batch, n, k = weight.shape
+    memory = weight.new_zeros((*batch, n, -(-k // unit) * unit))
+    return memory[..., :k].copy_(weight)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cutegemm import epilogues, gemm, interleave
+from cutegemm import ArgumentError, ShapeError, epilogues, gemm, interleave, prepare_weight
 from tests.helpers import Guarded, check
 from tests.semantics.inputs import BF16, FP16, FP32, add, full, randn, relu, swiglu_aux
 
@@ -135,3 +135,20 @@ def test_a_gated_unit_and_its_preactivation() -> None:
 def test_c_has_the_width_before_pairing() -> None:
     x, w, c = randn(6, 8), randn(8, 10, seed=1), randn(6, 10, seed=2)
     check(gemm(x, w, c=c, epilogue=swiglu_aux()), x, w, c=c, epilogue=swiglu_aux())
+
+
+def test_a_prepared_weight_is_the_same_matrix_in_aligned_rows() -> None:
+    offset = randn(49 * 64).flatten()[1:3073].view(48, 64)
+    for weight in (randn(48, 33), randn(48, 96)[:, ::2], randn(3, 48, 35), offset):
+        made = prepare_weight(weight)
+        assert torch.equal(made, weight) and made.stride(-1) == 1 and made.data_ptr() % 16 == 0
+        assert all(stride % 8 == 0 for stride in made.stride()[:-1])
+        assert prepare_weight(made) is made
+        x = randn(20, weight.shape[-1])
+        check(gemm(x, made.mT), x, weight.mT)
+    for weight in (randn(48, 64), randn(64, 48).t(), randn(2, 48, 64), randn(48, 72)[:, :33]):
+        assert prepare_weight(weight) is weight
+    with pytest.raises(ShapeError, match=r"weight has shape \(5,\): expected at least 2"):
+        prepare_weight(randn(5))
+    with pytest.raises(ArgumentError, match="weight is list"):
+        prepare_weight([1.0])  # type: ignore[arg-type]
