@@ -33,7 +33,7 @@ def add(subcommands: Subcommands) -> None:
     parser.add_argument("--align", type=int, default=16, help="of the pointers, in bytes (default: 16)")
     parser.add_argument("--epilogue", metavar="NAME", help="one of `cutegemm epilogues`")
     parser.add_argument("--kernel", metavar="PIN", help="family[:key=value,...], as in gemm(kernel=...)")
-    parser.add_argument("--split-k", metavar="PARTS", type=_parts, default="auto", help="a number, or auto (the default)")
+    parser.add_argument("--split-k", metavar="PARTS", type=_parts, default="auto", help="of K, or auto (the default)")
     parser.add_argument(
         "--padding",
         choices=("auto", "predicate", "copy"),

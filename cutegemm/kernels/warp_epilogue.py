@@ -21,6 +21,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32
 
+from cutegemm.kernels import abi
 from cutegemm.kernels.cute_types import NUMERIC
 from cutegemm.kernels.epilogue import Epilogue, Place, copy_vector, count
 from cutegemm.kernels.staging import BAND
@@ -89,7 +90,8 @@ class WarpEpilogue(Epilogue):
             else:
                 copy_vector(fragment, target, count(inside, extent, at.column), adjacent, width)
 
-    def _store_pairs(self, fragment: cute.Tensor, tensor: Any, row: Any, inside: Any, extent: Any, first: Place) -> None:
+    def _store_pairs(self, fragment: cute.Tensor, tensor: abi.TensorArgument, row: Any, inside: Any, extent: Any,
+                     first: Place) -> None:  # fmt: skip
         """Store four pairs of columns, `WIDTH` columns apart, the first of them at `first`."""
         for j in range(WIDTH // 2):
             at = first.right(j * WIDTH)
