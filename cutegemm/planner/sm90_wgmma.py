@@ -10,8 +10,9 @@ faster). So its time is energy over power, and energy goes into products and int
 shared memory, L2 and device memory, of which large tiles and multicast move fewer. Beside both runs the traffic to
 device memory.
 
-"estimated" marks constants that no measurement has settled; "fitted" ones come from the timings in `tables/h200.json`.
-There the model's choice is within 4.1% of the best, 1% on average, but for 1024 x 1024 x 1024 (5%).
+"estimated" marks constants that no measurement has settled; "fitted" ones come from timings of the suite `hopper`,
+which are in `tables/h200.json`. There the model's choice is within 4.1% of the best, 1% on average, but for
+1024 x 1024 x 1024 (5%).
 """
 
 from __future__ import annotations

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks import suites
 from cutegemm import epilogues
 from cutegemm.device import lookup
 from cutegemm.kernels import wgmma_config
 from cutegemm.kernels.wgmma_config import WgmmaConfig
-from cutegemm.planner import FAMILIES, contiguous_problem, plan, tables
+from cutegemm.planner import contiguous_problem, plan, tables
 from cutegemm.planner.sm90_wgmma import PersistentModel
 
 H200 = lookup("H200")
@@ -32,7 +33,9 @@ MEASURED = tables.measured("H200")
 
 def test_the_model_chooses_well_among_what_was_measured() -> None:
     regrets = {}
-    for entry in MEASURED:
+    hopper = {(case.m, case.n, case.k) for case in suites.load("hopper")}
+    fitted = [entry for entry in MEASURED if (entry.m, entry.n, entry.k) in hopper]
+    for entry in fitted:
         sizes = (entry.m, entry.n, entry.k)
         times = {config: entry.us.get(f"sm90_wgmma:{config}") for config in wgmma_config.CONFIGS}
         known_ = {config: us for config, us in times.items() if us is not None}
@@ -41,15 +44,14 @@ def test_the_model_chooses_well_among_what_was_measured() -> None:
         for config, us in worth.items():  # what setting up takes has not been fitted
             assert guesses[config] == pytest.approx(us, rel=0.15, abs=4.0), (sizes, str(config))
         regrets[(*sizes, entry.layout)] = known_[min(guesses, key=guesses.__getitem__)] / min(known_.values()) - 1
-    assert len(regrets) == len(MEASURED)
+    assert len(regrets) == len(fitted) > 30
     assert sum(regrets.values()) / len(regrets) < 0.011
     assert max(regret for (m, *_), regret in regrets.items() if m != 1024) < 0.041
 
 
 @pytest.mark.parametrize("entry", MEASURED, ids=lambda entry: f"{entry.m}x{entry.n}x{entry.k}-{entry.layout}")
 def test_what_was_measured_overrides_the_model(entry: tables.Measured) -> None:
-    registered = {f"{family.name}:{config}" for family in FAMILIES.values() for config in family.configs}
-    times = {kernel: us for kernel, us in entry.us.items() if kernel in registered}
+    times = entry.us
     for dtype in ("bf16", "fp16"):
         made = plan(entry.m, entry.n, entry.k, dtype=dtype, layout=entry.layout, arch="NVIDIA H200")
         assert made.kernel == min(times, key=times.__getitem__)
