@@ -1,4 +1,7 @@
-"""Measuring a comparison on this machine's GPU: every contender checked against fp64, then timed by turns."""
+"""Measuring on this machine's GPU: inputs, each contender checked against fp64, and times by turns.
+
+`Bench.run` makes a comparison of it, `cutegemm.ladder.measure` a ladder.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,14 @@ from cutegemm.timing import Clock, Effort, Replay, capture, contest, event_clock
 
 #: Enough to rank by; `benchmarks` is for figures to quote.
 EFFORT = Effort(min_ms=10.0, lead_ms=10.0, rounds=5)
-#: Rows of D that are compared with fp64, at most: evenly spread, all columns of each.
-SAMPLE = 256
+#: All of D is compared with fp64 up to the size of a cube of `WHOLE`; of what is larger as many rows as make no more
+#: products and elements than that one has, at least `SAMPLE`: evenly spread, all columns of each.
+WHOLE, SAMPLE = 4096, 256
 #: Roundings of the largest magnitude that torch is allowed besides, of partial sums; and one for each of the epilogue's
 #: nodes, which may be a call of its own.
 LOOSE_ROUNDINGS = 4
 _U32 = 2.0**-24
-_TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 #: A value for every Scalar operand that has no default.
 _SCALARS = {"low": -1.0, "high": 1.25}
 
@@ -54,18 +58,17 @@ class Inputs:
         return self.read_bytes + sum(out.nbytes for out in self.outs)
 
 
-def draw(case: Case, device: str = "cuda") -> Inputs:
+def draw(case: Case, device: str = "cuda", seed: int = 0) -> Inputs:
     """Standard-normal A and operands, and B of variance 1/K, so that products are of order 1; outputs are NaN."""
-    dtype = _TORCH_DTYPES[lookup(case.dtype).name]
+    dtype = TORCH_DTYPES[lookup(case.dtype).name]
     graph = _graph(case)
+    generator = torch.Generator(device).manual_seed(seed)
 
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, device=device).to(dtype)
+    def normal(*shape: int, scale: float = 1.0) -> Tensor:
+        return (torch.randn(shape, device=device, generator=generator) * scale).to(dtype)
 
     def matrix(rows: int, columns: int, layout: str, scale: float = 1.0) -> Tensor:
-        shape = (rows, columns) if layout == "n" else (columns, rows)
-        drawn = (torch.randn(shape, device=device) * scale).to(dtype)
-        return drawn if layout == "n" else drawn.t()
+        return normal(rows, columns, scale=scale) if layout == "n" else normal(columns, rows, scale=scale).t()
 
     defaults = {} if case.fused is None else case.fused.defaults
     operands: list[Any] = []
@@ -126,7 +129,7 @@ def _graph(case: Case) -> Graph:
 
 
 class Judge:
-    """The fp64 outputs of a sample of rows, and how far a result may be from each element.
+    """The fp64 outputs of all rows, or of a sample of them, and how far a result may be from each element.
 
     The accumulator's error is bounded by (4 sqrt(K) + K / 8 + 6) 2^-24 |A| |B|: a sum in fp32 strays by about sqrt(K)
     roundings (Higham and Mary 2019, with a factor of 4), and by K / 8 more where tensor cores truncate once per 16
@@ -136,7 +139,8 @@ class Judge:
 
     def __init__(self, case: Case, inputs: Inputs) -> None:
         graph = _graph(case)
-        self._rows = torch.linspace(0, case.m - 1, min(SAMPLE, case.m), dtype=torch.float64).long().to(inputs.a.device)
+        rows = min(case.m, max(SAMPLE, WHOLE**3 // (max(case.n, 1) * max(case.k, WHOLE))))
+        self._rows = torch.linspace(0, case.m - 1, rows, dtype=torch.float64).long().to(inputs.a.device)
         a, b = inputs.a[self._rows].double(), inputs.b.double()
         product = a @ b
         spread = (a.abs() @ b.abs()) * ((4 * math.sqrt(case.k) + case.k / 8 + 6) * _U32)
@@ -200,38 +204,58 @@ class Bench:
         A contender that turns out not to run, for a missing package or kernel, is listed with the reason.
         """
         least = floor(case, self.spec)
-        first = draw(case, self.device)
-        judge = Judge(case, first)
+        trial = Trial(self, case)
         entries: dict[str, Entry] = {}
         ready: list[Entrant] = []
         for entrant in entrants(case, self.spec, names):
-            entry = Entry(entrant.name, entrant.plan, entrant.kernel, refused=entrant.refused)
-            if entrant.refused is None:
-                entry = self._checked(case, entrant, entry, first, judge)
-                if entry.ok:
-                    ready.append(entrant)
-            entries[entrant.name] = entry
-        del judge
-        sets = set_count(first.read_bytes, first.bytes, self.spec.l2_bytes, self.free_bytes)
-        inputs = [first, *(draw(case, self.device) for _ in range(sets - 1))]
-        replays = {e.name: self.capture([call_of(case, e, each) for each in inputs]) for e in ready}
-        for name, us in contest(replays, sets, self.clock, self.effort).items():
+            entries[entrant.name] = trial.check(entrant)
+            if entries[entrant.name].ok:
+                ready.append(entrant)
+        for name, us in trial.time(ready).items():
             entries[name] = timed(entries[name], us, least)
         return Comparison(case, self.spec, least, "measured", tuple(entries.values()))
 
-    def _checked(self, case: Case, entrant: Entrant, entry: Entry, inputs: Inputs, judge: Judge) -> Entry:
+
+class Trial:
+    """A case on a bench: what it is computed of, what is right, and how long a contender takes."""
+
+    def __init__(self, bench: Bench, case: Case) -> None:
+        self._bench, self._case = bench, case
+        self._inputs = [draw(case, bench.device)]
+        self._judge = Judge(case, self._inputs[0])
+
+    def check(self, entrant: Entrant) -> Entry:
+        """The entry of `entrant` with its errors, or with why it doesn't run."""
+        entry = Entry(entrant.name, entrant.plan, entrant.kernel, refused=entrant.refused)
+        if entrant.refused is not None:
+            return entry
+        inputs = self._inputs[0]
         for out in inputs.outs:
             out.fill_(math.nan)
         try:
-            results = call_of(case, entrant, inputs)()
+            results = call_of(self._case, entrant, inputs)()
         except CuteGemmError as error:
             return replace(entry, refused=str(error))
-        rel_err, excess = judge.judge(results, loose=entrant.name == TORCH)
+        rel_err, excess = self._judge.judge(results, loose=entrant.name == TORCH)
         return replace(entry, rel_err=rel_err, excess=excess, ok=excess is not None and excess <= 1)
+
+    def time(self, entrants: Sequence[Entrant]) -> dict[str, float]:
+        """Microseconds of a call of each, by turns, on as many sets of inputs as L2 can't hold."""
+        bench, first = self._bench, self._inputs[0]
+        sets = set_count(first.read_bytes, first.bytes, bench.spec.l2_bytes, bench.free_bytes)
+        self._inputs += [draw(self._case, bench.device, seed) for seed in range(len(self._inputs), sets)]
+        calls = {e.name: [call_of(self._case, e, inputs) for inputs in self._inputs] for e in entrants}
+        replays = {name: bench.capture(each) for name, each in calls.items()}
+        return contest(replays, sets, bench.clock, bench.effort)
+
+
+def current(effort: Effort = EFFORT) -> Bench:
+    """That of the current GPU. Raises `DeviceError` where there is none."""
+    spec = DeviceSpec.query(torch.cuda.current_device())
+    free, _ = torch.cuda.mem_get_info()
+    return Bench(spec, free, effort=effort)
 
 
 def measured(case: Case, names: Sequence[str] | None = None) -> Comparison:
     """The comparison on the current GPU. Raises `DeviceError` where there is none, and what `entrants` raises."""
-    spec = DeviceSpec.query(torch.cuda.current_device())
-    free, _ = torch.cuda.mem_get_info()
-    return Bench(spec, free).run(case, names)
+    return current().run(case, names)

@@ -26,11 +26,13 @@ Clock = Callable[[Replay, int], float]
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long a contender is timed in each round, how long it runs untimed before, and how many rounds there are."""
+    """How long a contender is timed in each round, how long it runs untimed before, and how many rounds there are:
+    fewer, at least one, where those of the slowest contender would take more than `budget_ms`."""
 
     min_ms: float = 30.0
     lead_ms: float = 40.0
     rounds: int = 7
+    budget_ms: float = math.inf
 
 
 FULL = Effort()
@@ -44,22 +46,26 @@ def input_sets(bytes_per_set: int, l2_bytes: int, *, most: int = 4096) -> int:
 
 def contest(replays: Mapping[Name, Replay], calls: int, clock: Clock, effort: Effort = FULL) -> dict[Name, float]:
     """Microseconds per call of every contender; a replay makes `calls` calls."""
-    repeats = {name: _repeats(replay, clock, effort.min_ms) for name, replay in replays.items()}
+    found = {name: _repeats(replay, clock, effort.min_ms) for name, replay in replays.items()}
+    repeats = {name: count for name, (count, _) in found.items()}
     ahead = {name: max(1, round(count * effort.lead_ms / effort.min_ms)) for name, count in repeats.items()}
+    longest = max(((repeats[name] + ahead[name]) * ms for name, (_, ms) in found.items()), default=0.0)
+    rounds = effort.rounds if effort.rounds * longest <= effort.budget_ms else max(1, int(effort.budget_ms / longest))
     samples: dict[Name, list[float]] = {name: [] for name in replays}
-    for turn in range(effort.rounds):
+    for turn in range(rounds):
         for name in list(replays)[:: -1 if turn % 2 else 1]:
             clock(replays[name], ahead[name])  # clocks settle at what this contender draws
             samples[name].append(clock(replays[name], repeats[name]) * 1e3 / (repeats[name] * calls))
     return {name: statistics.median(times) for name, times in samples.items()}
 
 
-def _repeats(replay: Replay, clock: Clock, min_ms: float) -> int:
-    """How many replays last `min_ms`, found by doubling: a single one is too short to extrapolate from."""
+def _repeats(replay: Replay, clock: Clock, min_ms: float) -> tuple[int, float]:
+    """How many replays last `min_ms`, found by doubling: a single one is too short to extrapolate from; and the
+    milliseconds of one."""
     repeats = 1
     while (ms := clock(replay, repeats)) < min_ms / 2:
         repeats *= 2
-    return max(repeats, math.ceil(repeats * min_ms / ms))
+    return max(repeats, math.ceil(repeats * min_ms / ms)), ms / repeats
 
 
 def event_clock(replay: Replay, repeats: int) -> float:

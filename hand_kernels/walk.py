@@ -259,15 +259,17 @@ class Staged(Scheme):
 def scheme(level: Level, m: int, n: int, k: int, dtype: str | None = None) -> Scheme:
     """`level`'s scheme for D (m, n) = A (m, k) @ B (k, n), in `dtype` (default: fp32, or bf16 on the tensor cores).
 
-    Raises `ArgumentError` for a size below 1 and for a level that none is written for, `DTypeError` for a dtype that
-    the level doesn't serve.
+    Raises `ArgumentError` for a size below 1 and for a level whose loads are TMA's, `DTypeError` for a dtype that the
+    level doesn't serve.
     """
     from cutegemm.hand_kernels import walk_fp32, walk_mma
 
-    schemes = walk_fp32.SCHEMES | walk_mma.SCHEMES
-    kind = schemes.get(level.source)
-    if kind is None:
-        raise ArgumentError(f"{level}: no walk is written for {level.source}; there are {', '.join(schemes)}")
+    if level.boxes is not None:
+        raise ArgumentError(
+            f"{level} has no walk: its loads are TMA's, which copies whole boxes for one thread, and wgmma reads them "
+            "from shared memory by itself; ask for level8, whose threads do both"
+        )
+    kind = (walk_fp32.SCHEMES | walk_mma.SCHEMES)[level.source]
     return kind(level, m, n, k, dtype or ("fp32" if "fp32" in level.dtypes else "bf16"))
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from cutegemm.device import DeviceSpec
 from cutegemm.dtypes import lookup
-from cutegemm.hand_kernels import Level
+from cutegemm.hand_kernels import Level, find
 from cutegemm.hand_kernels.walk import Move, Scheme, scheme
 from cutegemm.ladder.rungs import Rung, peak
 from cutegemm.roofline import Occupancy, compulsory_bytes
@@ -24,14 +24,15 @@ SCATTERED, CONFLICTED = 1.5, 0.1
 FEW_WARPS = 0.3
 #: What to read for fewer words a product, by a level's number.
 _TILES: dict[int, str | None] = {1: "level3", 2: "level3", 3: "level4", 4: "level5", 5: "level5-wide"}
-_TILES |= {6: "level7", 7: "level8", 8: "level9", 9: None}
+_TILES |= {6: "level7", 7: "level8", 8: "level9", 9: "level10", 10: None}
 
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
     """What ncu counted of one launch: bytes, microseconds, and shares from 0 to 1; None where it has no such counter.
 
-    `ld_bytes` are sectors of global loads at L1, `cp_async_bytes` what cp.async asked for.
+    `ld_bytes` are sectors of global loads at L1, on an H200 those of cp.async among them; `cp_async_bytes` is what
+    cp.async alone asked for. TMA is in neither.
     """
 
     time_us: float
@@ -47,9 +48,8 @@ class Metrics:
 
     @property
     def loaded_bytes(self) -> float | None:
-        """All bytes of global loads."""
-        known = [x for x in (self.ld_bytes, self.cp_async_bytes) if x is not None]
-        return sum(known) if known else None
+        """Bytes of global loads: a level's are plain or cp.async, so that the larger count has them all, and once."""
+        return max((x for x in (self.ld_bytes, self.cp_async_bytes) if x is not None), default=None)
 
     @property
     def conflict_share(self) -> float | None:
@@ -62,10 +62,11 @@ class Metrics:
 @dataclass(frozen=True, slots=True)
 class Expected:
     """What a level should cause: bytes by the traffic formula, at L1 in whole sectors with a warp's broadcasts counted
-    once, and sectors per request, as its lanes lie and at the least. The last are None where cp.async does it all."""
+    once, and sectors per request, as its lanes lie and at the least. The last are None where cp.async does it all, and
+    bytes at L1 too where TMA does: its copies are no loads of a thread's."""
 
     formula_bytes: float
-    l1_bytes: float
+    l1_bytes: float | None
     sectors_per_request: float | None
     ideal_sectors: float | None
 
@@ -83,6 +84,8 @@ class Diagnosis:
 def expected(rung: Rung) -> Expected:
     """By the walk of a whole tile and step, times their number."""
     n = rung.n
+    if rung.level.boxes is not None:
+        return Expected(rung.loaded_bytes, None, None, None)
     walk = scheme(rung.level, n, n, n, rung.dtype)
     requests = _requests(walk)
     if not requests:
@@ -139,7 +142,8 @@ def diagnose(rung: Rung, metrics: Metrics, wanted: Expected, gpu: DeviceSpec, he
     sectors, conflicts = metrics.sectors_per_request, metrics.conflict_share or 0.0
 
     def found(bottleneck: str, remedy: str, next: str | None) -> Diagnosis:
-        return Diagnosis(bottleneck, remedy, next, seen)
+        only = None if next is None else find(next).only
+        return Diagnosis(bottleneck, remedy, next if only in (None, gpu.arch) else None, seen)
 
     if sectors and wanted.ideal_sectors and sectors > SCATTERED * wanted.ideal_sectors:
         remedy = "coalesce: neighbouring bytes to neighbouring lanes"
@@ -150,7 +154,7 @@ def diagnose(rung: Rung, metrics: Metrics, wanted: Expected, gpu: DeviceSpec, he
         return found("the FMA pipe", "tensor cores", "level6")
     if not fp32 and compute >= BUSY_TENSOR:
         if compute >= SHORT:
-            return found("the tensor cores", "stop: only another instruction is faster", None)
+            return found("the tensor cores", "stop: only another instruction is faster", _above(rung, 10))
         return found("a few points short of the tensor cores", "shape, padding, split-K", _above(rung, 9))
     if dram is not None and dram >= HIGH:
         return found("device memory", "tiling, or larger tiles: fewer bytes for each product", _next_tiles(rung))
@@ -193,7 +197,7 @@ def _evidence(
     """The findings side by side, each with what it should be."""
     seen = []
     loaded = metrics.loaded_bytes
-    if loaded is not None:
+    if loaded is not None and wanted.l1_bytes is not None:
         ratio = loaded / wanted.l1_bytes
         how = "what its lanes ask for" if 0.9 <= ratio <= 1.15 else f"{ratio:.2g} times what its lanes ask for"
         seen.append(f"moved {loaded / 1e9:.3g} GB, {how}; the formula has {wanted.formula_bytes / 1e9:.3g}")

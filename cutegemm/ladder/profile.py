@@ -16,7 +16,7 @@ from cutegemm.ladder.diagnose import Metrics
 from cutegemm.ladder.rungs import Rung
 
 #: What each field of `Metrics` is read from: alternatives, the first that this ncu knows is taken; several are summed.
-#: cp.async is counted apart from other loads, by SASS where the tag stage doesn't see it.
+#: cp.async is counted by itself too: whether the count of loads has it is up to the GPU (`Metrics.loaded_bytes`).
 COUNTERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "time_us": (("gpu__time_duration.sum",),),
     "ld_bytes": (("l1tex__t_bytes_pipe_lsu_mem_global_op_ld.sum",),),

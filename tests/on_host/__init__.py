@@ -171,4 +171,5 @@ def spec_of(call: Call, level: str, arch: str = GPU.arch) -> Spec:
 def run(call: Call, kernel: HostKernel) -> None:
     """Compute a call of CPU tensors as `cutegemm.launch` would launch one of CUDA tensors."""
     constants, _ = _constants(call.recipe, GPU.sm_count)
-    kernel(*(t.data_ptr() for t in tensors_of(call)), *constants, *floats_of(call), 0)
+    no_workspace = 0  # of the caller: a `HostKernel` has its own
+    kernel(*(t.data_ptr() for t in tensors_of(call)), no_workspace, *constants, *floats_of(call), 0)

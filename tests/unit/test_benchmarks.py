@@ -70,6 +70,15 @@ def test_every_sample_lasts_the_minimum_time() -> None:
     assert dict(samples) == {"fast": 3000, "slow": 1}
 
 
+@pytest.mark.parametrize(("ms", "runs"), [(0.003, 10), (7.0, 10), (400.0, 6), (9000.0, 2)])
+def test_rounds_are_as_many_as_the_budget_has(ms: float, runs: int) -> None:
+    device = StubDevice(ours=[ms])
+    effort = Effort(min_ms=20.0, lead_ms=20.0, rounds=5, budget_ms=3000.0)
+    times = contest(device.replays, calls=1, clock=device.clock, effort=effort)
+    first = next(i for i, (_, repeats) in enumerate(device.log) if repeats * ms >= 10)  # enough to tell the repeats
+    assert times == {"ours": pytest.approx(1e3 * ms)} and len(device.log) - first - 1 == runs
+
+
 def test_input_sets_exceed_three_times_the_l2() -> None:
     assert input_sets(100, 1000) == 31
     assert input_sets(3000, 1000) == 2

@@ -101,6 +101,31 @@ def test_a_time_gives_rate_and_share() -> None:
 # ---------------------------------------------------------------- the bound
 
 
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("dtype", comparison.DTYPES)
+def test_a_right_product_is_within_the_bound_and_a_wrong_one_is_not(monkeypatch, dtype: str, sampled: bool) -> None:
+    if sampled:
+        monkeypatch.setattr(contest, "WHOLE", 1)
+        monkeypatch.setattr(contest, "SAMPLE", 80)
+    case = Case(150, 170, 300, dtype, "nn")
+    inputs = draw(case, "cpu")
+    judge, a, b = Judge(case, inputs), inputs.a, inputs.b
+
+    def excess(result: torch.Tensor) -> float | None:
+        return judge.judge([result.to(a.dtype)])[1]
+
+    right = (a.double() @ b.double()).to(a.dtype)
+    assert excess(right) <= 1 and excess(a.float() @ b.float()) <= 1
+    assert excess(a[:, 1:].double() @ b[1:].double()) > 1
+    tile = right.clone()
+    tile[32:64, 64:96] *= 1 + 8 * torch.finfo(a.dtype).eps if dtype != "fp32" else 1.001
+    assert excess(tile) > 1
+    for wrong in (torch.nan, torch.inf):
+        slip = right.clone()
+        slip[149, 169] = wrong
+        assert excess(slip) is None
+
+
 @pytest.mark.parametrize("name", [None, *registry.registered()])
 @pytest.mark.parametrize("dtype", comparison.DTYPES)
 def test_right_results_pass_and_slips_do_not(dtype: str, name: str | None) -> None:
@@ -122,7 +147,7 @@ def test_right_results_pass_and_slips_do_not(dtype: str, name: str | None) -> No
 
 @pytest.mark.parametrize("name", [None, *registry.registered()])
 def test_torchs_separate_calls_are_right_by_the_loose_bound(name: str | None) -> None:
-    case = Case(130, 256, 512, epilogue=name)
+    case = Case(34, 64, 256, epilogue=name)
     inputs = draw(case, "cpu")
     results = contest.call_of(case, entrants(case, H200, ["torch"])[0], inputs)()
     assert len(results) == len(inputs.outs)
@@ -167,14 +192,16 @@ def test_contenders_are_checked_then_timed_by_turns(monkeypatch: pytest.MonkeyPa
         return 1.0 * repeats
 
     monkeypatch.setattr(contest, "_ours", ours)
-    bench = Bench(replace(H200, l2_bytes=200_000), 10**9, "cpu", Effort(1.0, 1.0, 3), capture, clock)
-    result = bench.run(NN, ["level1", "level2", "level3", "level6", "small_m", "torch"])
+    small = Case(192, 96, 64, layout="nn")
+    bench = Bench(replace(H200, l2_bytes=20_000), 10**9, "cpu", Effort(1.0, 1.0, 3), capture, clock)
+    result = bench.run(small, ["level1", "level2", "level3", "level6", "small_m", "torch"])
     entries = {entry.contender: entry for entry in result.entries}
     assert result.timing == "measured"
     assert [entry.contender for entry in result.served] == ["hand:level1", "hand:level6", "torch"]
     assert entries["hand:level2"].refused == "NVRTC is missing" and entries["small_m"].refused
     assert [entry.contender for entry in result.wrong] == ["hand:level3"] and entries["hand:level3"].us is None
-    sets = set_count(2 * 256 * (512 + 384), 1, 200_000, 10**9)
+    sets = set_count(2 * 64 * (192 + 96), 1, 20_000, 10**9)
+    assert sets == 2
     assert entries["hand:level1"].us == pytest.approx(1e3 / sets) and entries["hand:level1"].ok
     assert "hand:level3" not in log[3:]  # a wrong one is not timed
 

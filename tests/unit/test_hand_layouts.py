@@ -194,19 +194,24 @@ def test_level10_reads_what_tma_wrote(layouts: ctypes.CDLL) -> None:
                     assert _read(b, column, i) == _written(layouts, box, k + i, column % 64)
 
 
-@pytest.mark.parametrize(("m", "n"), [(1, 1), (256, 256), (257, 256), (2300, 5000), (8192, 8192), (4096, 300)])
-def test_level10_clusters_cover_d_once(m: int, n: int, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def tiles(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    folder: Path = tmp_path_factory.mktemp("tiles")
     for path in (*build.FOLDER.glob("*.cu*"), *on_host.HERE.glob("*.cuh"), *on_host.HERE.glob("*.h*")):
-        shutil.copy(path, tmp_path)
-    (tmp_path / "tiles.cpp").write_text(_TILES)
-    library = tmp_path / "tiles.so"
-    command = [compiler(), "-std=c++20", "-w", "-shared", "-fPIC", f"-I{tmp_path}", "-o", library]
-    subprocess.run([*command, tmp_path / "tiles.cpp"], check=True)
-    tile = ctypes.CDLL(str(library)).tile
+        shutil.copy(path, folder)
+    (folder / "tiles.cpp").write_text(_TILES)
+    library = folder / "tiles.so"
+    command = [compiler(), "-std=c++20", "-w", "-shared", "-fPIC", f"-I{folder}", "-o", library]
+    subprocess.run([*command, folder / "tiles.cpp"], check=True)
+    return ctypes.CDLL(str(library))
+
+
+@pytest.mark.parametrize(("m", "n"), [(1, 1), (256, 256), (257, 256), (2300, 5000), (8192, 8192), (4096, 300)])
+def test_level10_clusters_cover_d_once(m: int, n: int, tiles: ctypes.CDLL) -> None:
     level, place = find("level10"), (ctypes.c_int * 2)()
     found = set()
     for number in range(level.blocks(m, n) // level.cluster):
-        tile(m, n, number, place)
+        tiles.tile(m, n, number, place)
         found.add(tuple(place))
     assert len(found) == level.blocks(m, n) // level.cluster
     assert found == {(row, column) for row in range(0, m, 256) for column in range(0, n, 256)}

@@ -134,14 +134,18 @@ KINDS: dict[str, Callable[[torch.dtype], Cases]] = {
 def chosen() -> Iterator[tuple[Level, str, str]]:
     """What is run of all levels, dtypes and kinds of cases: to compile them takes most of the time.
 
-    Ragged sizes go through every level, in fp32 and in one of the 16-bit types, which share all code but a conversion
-    and an instruction. Variants of a source differ in how tiles are computed, not in how sums become D: the other kinds
-    of cases take the first of them, in one dtype. Dtypes take turns, so that each source is compiled with all of its.
+    Ragged sizes go through every level, in one of the 16-bit types, which share all code but a conversion and an
+    instruction, and in fp32 through the first of each source. Variants differ in how tiles are computed, not in how
+    sums become D: the other kinds of cases take the first of them, in one dtype. Dtypes take turns, so that each source
+    is compiled with all of its.
     """
     levels = [level for level in LEVELS if level.only is None]  # nothing on a host stands in for what the others use
+    first = {level.source: level for level in reversed(levels)}.values()
     for i, level in enumerate(levels):
-        yield from ((level, dtype, "ragged") for dtype in ("fp32", ("fp16", "bf16")[i % 2]) if dtype in level.dtypes)
-    for i, level in enumerate({level.source: level for level in reversed(levels)}.values()):
+        if level in first and "fp32" in level.dtypes:
+            yield level, "fp32", "ragged"
+        yield level, ("fp16", "bf16")[i % 2], "ragged"
+    for i, level in enumerate(first):
         kinds = {"scaled": True, "fused": True, "paired": level.columns % 2 == 0, "split": level.split_k}
         for j, kind in enumerate(kinds):
             if kinds[kind]:

@@ -151,16 +151,19 @@ def test_the_axis_holds_every_point() -> None:
 def test_the_profiled_program_takes_levels_and_dtypes(monkeypatch) -> None:
     import torch
 
-    import cutegemm
+    from cutegemm import api, contest
 
     made: list[tuple[Any, ...]] = []
-    for name in ("randn", "empty"):
-        plain = getattr(torch, name)
-        monkeypatch.setattr(torch, name, lambda *a, plain=plain, device=None, **k: plain(*a, **k))
+    draw = contest.draw
+    monkeypatch.setattr(contest, "draw", lambda case: draw(case, "cpu"))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda.profiler, "start", lambda: made.append(("start",)))
     monkeypatch.setattr(torch.cuda.profiler, "stop", lambda: made.append(("stop",)))
-    monkeypatch.setattr(cutegemm, "gemm", lambda a, b, out, kernel: made.append((kernel, a.dtype, tuple(out.shape))))
+
+    def gemm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, kernel: str, **_: Any) -> None:
+        made.append((kernel, a.dtype, tuple(out.shape)))
+
+    monkeypatch.setattr(api, "gemm", gemm)
     assert profiled.main(["8", "level7:bf16"]) == 0
     call = ("hand:level7", torch.bfloat16, (8, 8))
     assert made == [call, ("start",), call, ("stop",)]

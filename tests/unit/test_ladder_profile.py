@@ -139,12 +139,15 @@ def rung(name: str, n: int = 1024) -> Rung:
         ("level4", 16, 16, 1),
         ("level5", None, None, 1),
         ("level7", None, None, 1),
+        ("level10", None, None, None),  # TMA's
     ],
 )
-def test_sectors_follow_from_where_lanes_read(name: str, sectors: float, ideal: float, at_l1: float) -> None:
+def test_sectors_follow_from_where_lanes_read(
+    name: str, sectors: float | None, ideal: float | None, at_l1: float | None
+) -> None:
     wanted = expected(rung(name))
     assert (wanted.sectors_per_request, wanted.ideal_sectors) == (sectors, ideal)
-    assert wanted.l1_bytes / wanted.formula_bytes == pytest.approx(at_l1)
+    assert wanted.l1_bytes == (None if at_l1 is None else pytest.approx(at_l1 * wanted.formula_bytes))
     assert wanted.formula_bytes == rung(name).loaded_bytes
 
 
@@ -194,8 +197,11 @@ def busy_dram(name: str) -> float:
         ("level7", {}, "tensor cores that wait", "level8"),
         ("level7", {"dram_bytes": busy_dram("level7")}, "device memory", "level8"),
         ("level8", {"tensor_share": 0.8}, "a few points short", "level9"),
-        ("level9", {"tensor_share": 0.95}, "the tensor cores", None),
-        ("level9", {"tensor_share": 0.8}, "a few points short", None),
+        ("level9", {"tensor_share": 0.95}, "the tensor cores", "level10"),
+        ("level9", {"tensor_share": 0.8}, "a few points short", "level10"),
+        ("level10", {"tensor_share": 0.95}, "the tensor cores", None),
+        ("level10", {"tensor_share": 0.8}, "a few points short", None),
+        ("level10", {"dram_bytes": busy_dram("level10")}, "device memory", None),
     ],
 )
 def test_each_finding_leads_to_the_level_that_answers_it(name, counted, bottleneck, next) -> None:
@@ -218,6 +224,27 @@ def test_an_idle_pipe_with_few_bytes_points_at_occupancy() -> None:
     assert any("limited by registers, not shared memory" in text for text in found.evidence)
     assert "though bytes are down" in decide("level3").bottleneck
     assert any("0.5 times" in text for text in decide("level5", cp_async_bytes=loaded / 2).evidence)
+
+
+def test_no_level_that_the_gpu_cannot_run_is_named() -> None:
+    one = rung("level9", 4096)
+    found = diagnose(one, Metrics(time_us=1e3, tensor_share=0.95), expected(one), lookup("A100"), None)
+    assert found.bottleneck == "the tensor cores" and found.next is None
+
+
+@pytest.mark.parametrize(
+    ("ld", "cp_async", "loaded"),
+    [
+        (8.0, None, 8.0),
+        (8.0, 0.0, 8.0),
+        (8.0, 8.0, 8.0),  # the count of loads has cp.async's
+        (0.0, 8.0, 8.0),  # it doesn't
+        (None, 8.0, 8.0),
+        (None, None, None),
+    ],
+)
+def test_bytes_of_cp_async_are_counted_once(ld: float | None, cp_async: float | None, loaded: float | None) -> None:
+    assert Metrics(1.0, ld_bytes=ld, cp_async_bytes=cp_async).loaded_bytes == loaded
 
 
 def test_counters_that_are_missing_decide_nothing() -> None:

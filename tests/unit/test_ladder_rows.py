@@ -1,4 +1,4 @@
-"""The ladder's rows: which levels, what is predicted of them, how calls are timed, checked and judged."""
+"""The ladder's rows: which levels, what is predicted of them, how rows are made of what is measured."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from cutegemm import contest
+from cutegemm.contest import Bench
 from cutegemm.device import lookup
 from cutegemm.errors import ArgumentError, CuteGemmError, DTypeError
 from cutegemm.hand_kernels import LEVELS
 from cutegemm.ladder import measure, predict
-from cutegemm.ladder.measure import Measurement, excess, finished, time_us
+from cutegemm.ladder.measure import Measurement, finished
 from cutegemm.ladder.rungs import judge, peak, rungs
 from cutegemm.roofline import Verdict, traffic_bytes
 
@@ -24,8 +26,8 @@ H200 = lookup("H200")
 
 def test_levels_are_in_the_dtype_of_their_unit_unless_one_is_named() -> None:
     plain = rungs(None, None, 256)
-    assert [rung.level.name for rung in plain] == [f"level{i}" for i in range(1, 10)]
-    assert [rung.dtype for rung in plain] == ["fp32"] * 5 + ["bf16"] * 4
+    assert [rung.level.name for rung in plain] == [f"level{i}" for i in range(1, 11)]
+    assert [rung.dtype for rung in plain] == ["fp32"] * 5 + ["bf16"] * 5
     assert [rung.level for rung in rungs("all", "half", 256)] == list(LEVELS)
     assert {rung.dtype for rung in rungs("level1, level7", "half", 256)} == {"fp16"}
 
@@ -89,59 +91,42 @@ def test_what_a_gpu_or_level_does_not_serve_is_predicted_as_such() -> None:
     assert "level7 serves fp16, bf16" in (row.refused or "") and row.us is None
 
 
-# ---------------------------------------------------------------- timing
+# ---------------------------------------------------------------- measurements
 
 
-class FakeGPU:
-    """A device on which a call takes `ms`, the first hundred of them twice as long."""
+def measured(monkeypatch: pytest.MonkeyPatch, spoilt: str = "") -> list[Measurement]:
+    """A ladder of three levels on a GPU whose calls take 2 ms each; `spoilt` gives NaN, and level4 has no compiler."""
 
-    def __init__(self, ms: float) -> None:
-        self.ms, self.calls, self.runs = ms, 0, 0
+    def ours(case, kernel, inputs):  # type: ignore[no-untyped-def]
+        def call():  # type: ignore[no-untyped-def]
+            if kernel == "hand:level4":
+                raise CuteGemmError("NVRTC is missing")
+            torch.mm(inputs.a, inputs.b, out=inputs.outs[0]).mul_(math.nan if kernel == spoilt else 1)
+            return inputs.outs
 
-    def __call__(self, repeats: int) -> float:
-        self.runs += 1
-        cold = max(0, min(repeats, 100 - self.calls))
-        self.calls += repeats
-        return self.ms * (repeats + cold)
+        return call
 
-
-@pytest.mark.parametrize("ms", [0.003, 0.05, 7.0, 400.0, 9000.0])
-def test_a_time_is_that_of_a_warm_call(ms: float) -> None:
-    gpu = FakeGPU(ms)
-    gpu.calls = 100 if ms > 1 else 0
-    assert time_us(gpu) == pytest.approx(1e3 * ms)
-    # Short calls: a warm-up and five samples of 20 ms. Long ones: as many as fit, at least a sample.
-    assert gpu.calls * ms < 300 if ms < 1 else gpu.runs <= {7.0: 7, 400.0: 6, 9000.0: 2}[ms]
+    monkeypatch.setattr(contest, "_ours", ours)
+    gpu = replace(H200, l2_bytes=1000)
+    bench = Bench(gpu, 10**9, "cpu", measure.EFFORT, len, lambda calls, repeats: 2.0 * calls * repeats)
+    return list(measure.climb(rungs("level3,level4,level7", "fp32", 48), gpu, bench))
 
 
-def test_a_clock_that_says_nothing_ends() -> None:
-    ticks = iter([0.0] * 3 + [25.0] * 100)
-    assert time_us(lambda repeats: next(ticks)) > 0
+def test_levels_then_gemm_and_torch_are_checked_and_timed(monkeypatch) -> None:
+    rows = {row.name: row for row in measured(monkeypatch)}
+    assert list(rows) == ["level3", "level4", "level7", "gemm", "torch.mm"]
+    assert rows["level4"].refused == "NVRTC is missing" and "fp16, bf16" in (rows["level7"].refused or "")
+    assert rows["level4"].us is rows["level4"].expected is None
+    ran = [rows[name] for name in ("level3", "gemm", "torch.mm")]
+    assert [(row.correct, row.us) for row in ran] == [(True, pytest.approx(2000))] * 3
+    assert [row.speedup for row in ran] == [None, pytest.approx(1), pytest.approx(1)]
+    assert rows["level3"].expected == (0.1, 0.2) and rows["gemm"].unit == "fp32"
 
 
-# ---------------------------------------------------------------- right or wrong
-
-
-@pytest.mark.parametrize("sampled", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_a_right_product_is_within_the_bound_and_a_wrong_one_is_not(monkeypatch, dtype, sampled: bool) -> None:
-    if sampled:
-        monkeypatch.setattr(measure, "WHOLE", 0)
-    torch.manual_seed(0)
-    a, b = torch.randn(150, 300).to(dtype), torch.randn(300, 170).to(dtype)
-    right = (a.double() @ b.double()).to(dtype)
-    assert excess(right, a, b) <= 1 and excess((a.float() @ b.float()).to(dtype), a, b) <= 1
-    first_missing = (a[:, 1:].double() @ b[1:].double()).to(dtype)
-    assert excess(first_missing, a, b) > 1
-    tile = right.clone()
-    tile[32:64, 64:96] *= 1 + 8 * torch.finfo(dtype).eps if dtype != torch.float32 else 1.001
-    assert excess(tile, a, b) > 1
-    unwritten = right.clone()
-    unwritten[149, 169] = torch.nan
-    assert excess(unwritten, a, b) == math.inf
-    overflowed = right.clone()
-    overflowed[0, 0] = torch.inf
-    assert excess(overflowed, a, b) == math.inf
+def test_a_nan_is_a_wrong_row(monkeypatch) -> None:
+    level3, *others = measured(monkeypatch, "hand:level3")
+    assert level3.correct is False and level3.excess is None and level3.us is not None
+    assert all(row.correct for row in others if row.refused is None)
 
 
 def test_a_row_follows_from_its_time() -> None:
@@ -151,4 +136,5 @@ def test_a_row_follows_from_its_time() -> None:
     assert row.share == pytest.approx(10.57e12 / H200.fp32_flops, abs=1e-3)
     assert row.verdict == str(Verdict.UNDER) and row.expected == (0.1, 0.2)
     assert finished(empty, 4096, 1.0, error=1.01, gpu=H200).correct is False
-    assert finished(replace(empty), 4096, 1.0, error=math.inf, gpu=H200).speedup is None
+    nan = finished(empty, 4096, 1.0, error=None, gpu=H200)
+    assert nan.correct is False and nan.speedup is None

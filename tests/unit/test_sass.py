@@ -104,11 +104,13 @@ def test_what_the_tool_can_not_read_is_an_error(only_on_path: Path, script: str,
         sass.read(b"not a cubin")
 
 
-def test_two_kernels_in_a_cubin_are_not_added_up(only_on_path: Path) -> None:
-    install(only_on_path, printing(only_on_path, LISTING + LISTING))
+def test_instructions_of_a_cubins_kernels_are_added_up_and_of_the_rest_the_largest_counts(only_on_path: Path) -> None:
+    small = LISTING.replace("REG:254 STACK:16 SHARED:1024 LOCAL:8", "REG:32 STACK:0 SHARED:2048 LOCAL:0")
+    install(only_on_path, printing(only_on_path, LISTING + small))
     install(only_on_path, name="nvdisasm")
-    with pytest.raises(CuteGemmError, match="one kernel"):
-        sass.read(b"a cubin")
+    code = sass.read(b"a cubin")
+    assert code.opcodes == {"LDC": 2, "LDGSTS": 2, "UIADD3": 2, "LDL": 2, "STL": 4, "HMMA": 2, "EXIT": 2}
+    assert (code.registers, code.local_bytes, code.static_shared_bytes, code.spills) == (254, 24, 2048, 6)
 
 
 def test_the_installed_tools_refuse_what_is_no_cubin() -> None:
