@@ -65,10 +65,14 @@ class Launcher:
     def _launch(self, addresses: Sequence[int], floats: Sequence[float], stream: int) -> None:
         if self.order is not None:
             addresses = [addresses[i] for i in self.order]
-        # It has to live until the kernel is launched, and no longer.
-        memory = torch.empty(self.workspace, dtype=torch.uint8, device=f"cuda:{self.device}")
-        place = memory.data_ptr() if self.workspace else 0
-        for offsets in self.offsets or ((0,) * len(addresses),):
+        place = 0
+        if self.workspace:  # it has to live until the kernel is launched, and no longer
+            memory = torch.empty(self.workspace, dtype=torch.uint8, device=f"cuda:{self.device}")
+            place = memory.data_ptr()
+        if self.offsets is None:
+            self.function(*addresses, place, *self.constants, *floats, stream)
+            return
+        for offsets in self.offsets:
             moved = [address + offset for address, offset in zip(addresses, offsets, strict=True)]
             self.function(*moved, place, *self.constants, *floats, stream)
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def before(signature: Signature, config: Any, v: dict[str, Any], stream: Any) -> dict[str, Any]:
-    """Launches the copies that `config` asks for. Returns the arguments of the inner signature by name; `parts` counts
-    the parts of K, and its outputs' l1 counts those of every part."""
+    """Launches the copies that `config` asks for. Returns the arguments of the inner signature by name: `l1` is that of
+    the operands, and the output has as many places of it for each part of K."""
     wide = {name: Int64(x) for name, x in v.items() if name in abi.SIZES or name.startswith("stride.")}
     regions, _ = workspace.layout(signature, config.pad, config.split, wide, _select)
     made = dict(v)
