@@ -10,8 +10,9 @@ from torch import Tensor
 
 from cutegemm import options, reference, warm
 from cutegemm.errors import ArgumentError, DTypeError, ShapeError
-from cutegemm.normalize import allocate, check, gather, parse, prepare
-from cutegemm.problem import MAX_ALIGN
+from cutegemm.kernels.workspace import aligned
+from cutegemm.normalize import allocate, check, dense_tensor, gather, meta, parse, prepare
+from cutegemm.problem import MAX_ALIGN, access
 
 if TYPE_CHECKING:
     from cutegemm.fusion.trace import BoundEpilogue, Epilogue
@@ -54,8 +55,8 @@ def gemm(
             a Tile operand. For several outputs a sequence in their order, or a mapping by name.
         out_dtype: the outputs' dtype, or one for each (sequence, mapping). By default `a`'s; fp32 for int8.
         precision: how fp32 inputs are multiplied: "ieee", or None for what the path does (the CPU: the same).
-        split_k: into how many parts K is split, to be computed side by side and added up in order: a number, or "auto",
-            which leaves it to the planner. "stream" is not available yet.
+        split_k: into how many parts K is split, to be computed side by side and added up in order: a number up to that
+            of the kernel's steps along K, or "auto", which leaves it to the planner. "stream" is not available yet.
         padding: what becomes of an `a` or `b` that is not contiguous along a dimension and aligned to 16 bytes:
             "predicate" has the kernel read it as it is, "copy" has it copied into aligned rows first, and "auto" leaves
             it to the planner. `out` is written where it is, whatever its alignment.
@@ -150,15 +151,13 @@ def prepare_weight(weight: Tensor) -> Tensor:
     shape (…, N, K), contiguous along K, its rows apart by a multiple of 16 bytes: `gemm(x, prepare_weight(w).mT)`.
     Raises `ShapeError` for fewer than 2 dimensions and `ArgumentError` for what is no tensor.
     """
-    if not isinstance(weight, Tensor):
-        raise ArgumentError(f"weight is {type(weight).__name__}: expected a torch.Tensor")
+    dense_tensor("weight", weight)
     if weight.ndim < 2:
         raise ShapeError(f"weight has shape {tuple(weight.shape)}: expected at least 2 dimensions, (N, K)")
-    unit = MAX_ALIGN // weight.itemsize
-    rows = [stride for size, stride in zip(weight.shape, weight.stride(), strict=True) if size > 1 and stride != 1]
-    contiguous = 1 in (weight.stride(-1), weight.stride(-2)) or 1 in weight.shape[-2:]
-    if contiguous and weight.data_ptr() % MAX_ALIGN == 0 and all(stride % unit == 0 for stride in rows):
+    dtype, shape, strides, address = meta(weight.mT)
+    if aligned(access("b", dtype, shape, strides, address=address)):
         return weight
     *batch, n, k = weight.shape
+    unit = max(1, MAX_ALIGN // weight.itemsize)
     memory = weight.new_zeros((*batch, n, -(-k // unit) * unit))
     return memory[..., :k].copy_(weight)

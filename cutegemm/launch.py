@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from cutegemm.compiler import serving
 from cutegemm.compiler.bundle import Bundle
 from cutegemm.device import DeviceSpec
 from cutegemm.dtypes import lookup
-from cutegemm.errors import KernelNotBuiltError
+from cutegemm.errors import CuteGemmError, KernelNotBuiltError
 from cutegemm.kernels import abi, workspace
 from cutegemm.normalize import Call
 from cutegemm.planner import FAMILIES, Plan, parse_pin, plan_problem
@@ -131,20 +132,34 @@ def choose(call: Call) -> Choice:
     spec = compiler.Spec(plan.family, plan.config, recipe.problem.signature, device.arch)
     bundles = serving.bundles(device.arch, device.name)
     if bundles and asked.kernel is None:
-        spec = _bundled(plan, bundles) or spec
+        spec = _bundled(recipe.problem, device, asked.split_k, asked.padding, bundles) or spec
     return Choice(plan, spec, recipe, order, index)
 
 
 @functools.lru_cache(maxsize=1024)
 def _plan(problem: Problem, device: DeviceSpec, kernel: str | None, split_k: Any, padding: Any) -> Plan:
-    """Planning takes a few milliseconds, and not every call that repeats a problem is one that `warm` can hold."""
+    """Planning takes some milliseconds, and not every call that repeats a problem is one that `warm` can hold."""
     return plan_problem(problem, device, kernel=kernel, split_k=split_k, padding=padding)
 
 
-def _bundled(plan: Plan, bundles: tuple[Bundle, ...]) -> compiler.Spec | None:
-    """The best kernel for the plan's problem of those that bundles have; None where they have none."""
-    legal = (c for c in plan.candidates if c.refusal is None)
-    specs = (compiler.Spec(c.family, c.config, plan.problem.signature, plan.device.arch) for c in legal)
+@functools.lru_cache(maxsize=1024)
+def _bundled(
+    problem: Problem, device: DeviceSpec, split_k: Any, padding: Any, bundles: tuple[Bundle, ...]
+) -> compiler.Spec | None:
+    """The best kernel for `problem` of those that bundles have; None where they have none.
+
+    A plan tries the splits that suit its problem; those of bundled kernels suited theirs, and serve this one too.
+    """
+    legal = [c for c in _plan(problem, device, None, split_k, padding).candidates if c.estimate is not None]
+    if split_k == "auto":
+        configs = (k.description["config"] for bundle in bundles for k in bundle.kernels if k.arch == device.arch)
+        for split in sorted({config.get("split", 1) for config in configs}):
+            with suppress(CuteGemmError):  # that nothing serves
+                other = _plan(problem, device, None, split, padding)
+                legal += [c for c in other.candidates if c.estimate is not None]
+    first, *others = legal
+    ranked = [first, *sorted(others, key=lambda c: 0.0 if c.estimate is None else c.estimate.us)]
+    specs = (compiler.Spec(c.family, c.config, problem.signature, device.arch) for c in ranked)
     return next((spec for spec in specs if any(bundle.find(spec) for bundle in bundles)), None)
 
 

@@ -305,11 +305,12 @@ def _bind(epilogue: Any) -> tuple[Graph, tuple[Any, ...]]:
 
 def _input(name: str, value: Any) -> Tensor:
     """A dense tensor with lazy negation and conjugation resolved."""
-    tensor = _tensor(name, value)
+    tensor = dense_tensor(name, value)
     return tensor.resolve_conj().resolve_neg() if tensor.is_conj() or tensor.is_neg() else tensor
 
 
-def _tensor(name: str, value: Any) -> Tensor:
+def dense_tensor(name: str, value: Any) -> Tensor:
+    """`value` if it is a strided torch tensor outside of torch.func's transforms; else an error that names it."""
     if not isinstance(value, Tensor):
         raise ArgumentError(f"{name} is {_kind(value)}: expected a torch.Tensor")
     if value.layout != torch.strided or value.is_nested:
@@ -344,7 +345,7 @@ def _outs(graph: Graph, out: Any, out_dtype: Any) -> tuple[Tensor | str | None, 
     tensors = []
     for i, (value, dtype) in enumerate(zip(given, wanted, strict=True)):
         name = out_name(graph, i)
-        tensor = _tensor(name, value)
+        tensor = dense_tensor(name, value)
         if tensor.is_neg() or tensor.is_conj():
             raise ArgumentError(f"{name} is a lazily negated or conjugated view: expected a plain one to write to")
         if dtype is not None and dtype_name(tensor.dtype) != dtype:

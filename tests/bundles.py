@@ -48,13 +48,16 @@ def softened(acc, shift: Row, gain: Col, limit: Scalar = 3.0):
     return {"out": ops.minimum(x, limit), "sign": ops.where(x < -0.0, -1.0, 1.0)}
 
 
-def call(a: torch.Tensor, b: torch.Tensor, *, kernel: str | None = None, jit: Any = None, **keywords: Any) -> Call:
+def call(
+    a: torch.Tensor, b: torch.Tensor, *, kernel: str | None = None, jit: Any = None, split_k: Any = "auto", **keywords: Any
+) -> Call:
     """What `gemm` makes of these arguments before it launches anything."""
     named = {"epilogue": None, "c": None, "alpha": 1.0, "beta": None, "out": None, "out_dtype": None, **keywords}
     arguments = parse(a, b, **named, options=Options())
     request, sizes = check(arguments)
     prepared = prepare(arguments, request, sizes, allocate(arguments, sizes))
-    return replace(prepared, options=Options(kernel=kernel, jit=jit))  # a pin is checked against the tensors' device
+    # These are checked against the tensors' device.
+    return replace(prepared, options=Options(kernel=kernel, jit=jit, split_k=split_k))
 
 
 def bf16(*shape: int) -> torch.Tensor:

@@ -67,4 +67,5 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _parts(text: str) -> int | str:
-    return text if text == "auto" else int(text)
+    """A number of parts, or a word for `plan` to judge."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else text

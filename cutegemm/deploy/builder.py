@@ -10,7 +10,6 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 from cutegemm.compiler import bundle, c_abi, jit, loader
 from cutegemm.compiler.bundle import BuiltKernel
@@ -64,7 +63,7 @@ def build(
         raise CuteGemmError("nvidia-cutlass-dsl, which compiles kernels, is not installed: pip install cutegemm there")
     # Spawned, not forked: the compiler's threads do not survive a fork.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        choices = choose(wanted, devices, pool, advance)
+        choices = choose(wanted, devices, pool, advance, c_library=c_library)
         named = functions(choices) if c_library else {}
         built = _compile(problems(choices), pool, advance)
     bundle.write(out, built)
@@ -77,12 +76,19 @@ def build(
 
 
 def choose(
-    wanted: Sequence[Wanted], devices: Sequence[DeviceSpec], pool: ProcessPoolExecutor, advance: Advance
+    wanted: Sequence[Wanted],
+    devices: Sequence[DeviceSpec],
+    pool: ProcessPoolExecutor,
+    advance: Advance,
+    *,
+    c_library: bool = False,
 ) -> Choices:
-    """Every problem with the kernel that the planner picks for it, on each device."""
+    """Every problem with the kernel that the planner picks for it, on each device; with `c_library` one that a C
+    function can launch where the problem has a name."""
     pairs = [(item, device) for device in devices for item in wanted]
+    asked = [(item if c_library else item._replace(name=None), device) for item, device in pairs]
     choices = []
-    for (item, _), spec in zip(pairs, pool.map(_plan, pairs, chunksize=64), strict=True):
+    for (item, _), spec in zip(pairs, pool.map(_plan, asked, chunksize=64), strict=True):
         choices.append((item, spec))
         advance("planned", len(choices), len(pairs))
     return choices
@@ -131,10 +137,8 @@ def problems(choices: Choices) -> dict[Spec, tuple[str, ...]]:
 
 def _plan(pair: tuple[Wanted, DeviceSpec]) -> Spec:
     (problem, kernel, label, name), device = pair
-    # A function of a C library has no workspace to split K in, or to copy to.
-    limits: dict[str, Any] = {} if name is None else {"split_k": 1, "padding": "predicate"}
     try:
-        plan = plan_problem(problem.computed, device, kernel=kernel, **limits)
+        plan = plan_problem(problem.computed, device, kernel=kernel, workspace=name is None)
     except CuteGemmError as error:
         raise type(error)(f"m {problem.m} {label} on {device.name}: {error}") from None
     if plan.family in PINNED:

@@ -18,6 +18,7 @@ from cutegemm.kernels.config import CHUNK_BYTES, OPERAND_BYTES
 from cutegemm.kernels.cute_types import NUMERIC
 from cutegemm.kernels.epilogue import copy_vector
 from cutegemm.kernels.target import since_hopper
+from cutegemm.kernels.workspace import SEGMENT
 
 if TYPE_CHECKING:
     from cutegemm.problem import Access
@@ -25,9 +26,7 @@ if TYPE_CHECKING:
 THREADS = 256
 _BLOCKS_PER_SM = 8
 _VECTOR = CHUNK_BYTES // OPERAND_BYTES
-_TURNS = 4
-#: Elements of a row that a warp copies at a time.
-SEGMENT = 32 * _VECTOR * _TURNS
+_TURNS = SEGMENT // (32 * _VECTOR)
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class PadRows:
         which the source is broadcast. Strides: (across, along, l0, l1) of the source, (across, l0, l1) of the target.
         """
         units = lines * cute.ceil_div(length, SEGMENT) * modes[0] * modes[1]
-        blocks = cutlass.min(cute.ceil_div(units, THREADS // 32), sm_count * _BLOCKS_PER_SM)
+        blocks = cutlass.max(1, cutlass.min(cute.ceil_div(units, THREADS // 32), sm_count * _BLOCKS_PER_SM))
         self.kernel(source, source_strides, target, target_strides, lines, length, modes).launch(
             grid=(blocks, 1, 1), block=(THREADS, 1, 1), stream=stream, use_pdl=since_hopper()
         )

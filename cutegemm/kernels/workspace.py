@@ -25,6 +25,8 @@ PARTIAL = Access("fp32", "n", MAX_ALIGN)
 REGION_ALIGN = 256
 #: Rows are apart by multiples of this many elements, which a lane reads or writes at a time.
 PITCH = 8
+#: Elements of a row that a warp copies at a time.
+SEGMENT = 1024
 _ITEM_BYTES = {"a": 2, "b": 2, "out0": 4}
 
 

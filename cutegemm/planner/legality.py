@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from cutegemm.planner.families import Family
 
 INT32_MAX = 2**31 - 1
+MAX_SPLIT = 1024  # parts of a sum, whose adding up is unrolled
+_COPYING = 2**18  # more than the warps that copy rows at a time, on any GPU
 MAX_CLUSTER = 8  # blocks that every GPU with clusters runs together
 
 
@@ -38,10 +40,11 @@ class Refusal:
 @dataclass(frozen=True, slots=True)
 class Wish:
     """What a call asks of split and copies: None leaves either to the planner. `pad` is "copy" where operands that are
-    not aligned have to be copied, whichever they are."""
+    not aligned have to be copied, whichever they are; without a `workspace` there can be neither."""
 
     split: int | None = None
     pad: Pad | Literal["copy"] | None = None
+    workspace: bool = True
 
 
 ANYTHING = Wish()
@@ -146,18 +149,29 @@ def _epilogue_dtypes(problem: Problem, family: Family[Any]) -> Iterator[tuple[st
 def _surroundings_refusal(problem: Problem, family: Family[Any], config: Any, asked: Wish) -> Refusal | None:
     """Why `config` does not do what is `asked`, or why its own split or copies make no sense for `problem`."""
     if not family.surrounds:
-        split = "as many parts as it finds best" if getattr(config, "split_k", False) else getattr(config, "split", 1)
-        if asked.split is not None and split != asked.split:
-            return Refusal("split", f"split_k={asked.split}: {family.name}:{config} has {split}")
+        own = getattr(config, "split", 1)
+        if asked.split is not None and (own != asked.split or getattr(config, "split_k", False)):
+            return Refusal("split", f"split_k={asked.split}: {family.name} splits K as its configurations say")
         if asked.pad == "copy" and needed_copies(problem) != "no":
             return Refusal("padding", f"padding='copy': {family.name} copies no operands")
         return None
     for name in workspace.operands(config.pad):
         if workspace.aligned(getattr(problem.signature, name)):
             return Refusal("padding", f"pad={config.pad}: {name} is aligned to 16 bytes as it is")
+        lines, length = (problem.m if name == "a" else problem.n), problem.k
+        if workspace.padded(getattr(problem.signature, name)).major != "k":
+            lines, length = length, lines
+        segments = ceil(length / workspace.SEGMENT)
+        if max(segments * workspace.SEGMENT, lines * segments * problem.batch + _COPYING) > INT32_MAX:
+            reason = f"{name} has {lines} rows of {length}, batch={problem.batch}: too many to copy by 32-bit counts"
+            return Refusal("padding", reason, ShapeError)
+    if not asked.workspace and (config.split, config.pad) != (1, "no"):
+        own = f"split={config.split}, pad={config.pad}"
+        return Refusal("workspace", f"{own}: a function of a C library has no workspace to split K in or to copy to")
     k_tiles = max(1, ceil(problem.k / config.tile_k))
-    if not 1 <= config.split <= k_tiles:
-        return Refusal("split", f"split={config.split}: K has {k_tiles} steps of {config.tile_k}", ShapeError)
+    if not 1 <= config.split <= min(k_tiles, MAX_SPLIT) and (problem.k > 0 or config.split > MAX_SPLIT):
+        most = f"K has {k_tiles} steps of {config.tile_k}, and a sum at most {MAX_SPLIT} parts"
+        return Refusal("split", f"split={config.split}: {most}", ShapeError)
     lines = problem.m * problem.batch * ceil(problem.n / workspace.PITCH) * workspace.lanes_of(config.split)
     if config.split > 1 and lines > INT32_MAX:
         sizes = f"m={problem.m}, n={problem.n}, batch={problem.batch}"

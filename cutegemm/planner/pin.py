@@ -63,8 +63,8 @@ def _surroundings(text: str, wanted: dict[str, str]) -> dict[str, Any]:
     asked: dict[str, Any] = {}
     if "split" in wanted:
         count = wanted.pop("split")
-        if not (count.isascii() and count.isdigit() and int(count) > 0):
-            raise ArgumentError(f"kernel={text!r}: split={count}: expected a positive number of parts")
+        if not (count.isascii() and count.isdigit() and len(count) < 10 and int(count) > 0):
+            raise ArgumentError(f"kernel={text[:200]!r}: split={count[:20]}: expected a positive number of parts")
         asked["split"] = int(count)
     if "pad" in wanted:
         asked["pad"] = wanted.pop("pad")

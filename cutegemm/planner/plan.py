@@ -16,7 +16,7 @@ from cutegemm.fusion.graph import IDENTITY, Graph
 from cutegemm.kernels.config import KernelConfig
 from cutegemm.planner import report, surroundings, tables
 from cutegemm.planner.families import FAMILIES, UPCOMING, Family
-from cutegemm.planner.legality import Refusal, Wish, product, refusal
+from cutegemm.planner.legality import Refusal, Wish, needed_copies, product, refusal
 from cutegemm.planner.model import Estimate, Model
 from cutegemm.planner.pin import Pin, parse_pin
 from cutegemm.problem import Access, Problem, Role, Signature, access
@@ -137,11 +137,12 @@ def plan_problem(
     kernel: str | None = None,
     split_k: int | Literal["auto"] = "auto",
     padding: Literal["auto", "predicate", "copy"] = "auto",
+    workspace: bool = True,
     assumed: str | None = None,
 ) -> Plan:
     """The best legal kernel for `problem` on `device`, out of all families or those that `kernel` pins, with the splits
     and copies that `split_k` and `padding` allow: the fastest of those that were measured on it (`tables`), or else the
-    fastest by the model.
+    fastest by the model. `workspace` False leaves out kernels that need memory beside the call's tensors.
 
     Raises the error of the rule that nothing got past: `UnsupportedArchitectureError`, `DTypeError` or
     `ShapeError`, with the reason; and what `parse_pin` raises for `kernel`.
@@ -150,7 +151,7 @@ def plan_problem(
     choices: list[tuple[Family[Any], tuple[Any, ...]]] = (
         [(family, family.configs) for family in FAMILIES.values()] if pin is None else [(pin.family, pin.configs)]
     )
-    asked = _asked(split_k, padding, pin)
+    asked = replace(_asked(split_k, padding, pin, problem), workspace=workspace)
     legal: list[tuple[float, Candidate]] = []
     refused: list[Candidate] = []
     for family, configs in choices:
@@ -182,7 +183,7 @@ def plan_problem(
     return Plan(problem, device, best.family, best.config, us, candidates, len(known), kernel, assumed)
 
 
-def _asked(split_k: int | str, padding: str, pin: Pin | None) -> Wish:
+def _asked(split_k: int | str, padding: str, pin: Pin | None, problem: Problem) -> Wish:
     """What the keywords and the pin ask together. Raises `ArgumentError` where they contradict each other."""
     asked = surroundings.wish(split_k, padding)
     if pin is None:
@@ -190,9 +191,10 @@ def _asked(split_k: int | str, padding: str, pin: Pin | None) -> Wish:
     pinned = pin.asked
     if None not in (asked.split, pinned.split) and asked.split != pinned.split:
         raise ArgumentError(f"split_k={split_k!r} and kernel={pin.text!r}, which has split={pinned.split}")
-    copies = {"copy": "pad=no", "no": f"pad={pinned.pad}"}
-    if (asked.pad, pinned.pad) == ("copy", "no") or (asked.pad == "no" and pinned.pad not in (None, "no")):
-        raise ArgumentError(f"padding={padding!r} and kernel={pin.text!r}, which has {copies[asked.pad or 'no']}")
+    pads = {"copy": needed_copies(problem), "no": "no"}
+    if asked.pad is not None and pinned.pad not in (None, pads[asked.pad]):
+        needs = f"which has pad={pinned.pad}: expected pad={pads[asked.pad]}"
+        raise ArgumentError(f"padding={padding!r} and kernel={pin.text!r}, {needs}")
     return Wish(pinned.split or asked.split, pinned.pad or asked.pad)
 
 

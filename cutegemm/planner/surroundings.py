@@ -33,6 +33,8 @@ COPY_RATE = 0.8
 SUM_RATE = 0.5
 #: Fewest k-tiles of a part that is tried unasked.
 _LEAST_DEPTH = 4
+#: A workspace is not made larger than this unasked: a call should fit where its tensors do.
+_MOST_BYTES = 8 << 30
 #: Waves of blocks up to which a tail is worth splitting.
 _FEW_WAVES = 3
 
@@ -50,9 +52,13 @@ def variants(problem: Problem, family: Family[Any], config: Any, device: DeviceS
         return
     needed = needed_copies(problem)
     pads: tuple[Pad, ...] = ("no", needed) if family.unaligned and needed != "no" else (needed,)
+    if not asked.workspace or _copied_bytes(problem, needed) > _MOST_BYTES:
+        pads = ("no",)
     if asked.pad is not None:
         pads = (needed if asked.pad == "copy" else asked.pad,)
-    splits = _splits(problem, config, device) if asked.split is None else (asked.split,)
+    splits = _splits(problem, config, device) if asked.workspace else (1,)
+    if asked.split is not None:
+        splits = (asked.split,)
     for pad in pads:
         for split in splits:
             yield replace(config, pad=pad, split=split)
@@ -63,8 +69,7 @@ def surrounded(problem: Problem, config: Any, device: DeviceSpec, alone: Estimat
     terms: dict[str, float] = {}
     copied = workspace.operands(config.pad)
     if copied:
-        rows = sum(problem.m if name == "a" else problem.n for name in copied)
-        moved = 2 * rows * problem.k * problem.batch * OPERAND_BYTES
+        moved = 2 * _copied_bytes(problem, config.pad)
         terms["copies"] = len(copied) * FOLLOWING_US + 1e6 * moved / (COPY_RATE * device.hbm_bytes_per_s)
     if config.split > 1:
         read = 4 * config.split * problem.batch * problem.m * problem.n
@@ -83,7 +88,7 @@ def _splits(problem: Problem, config: Any, device: DeviceSpec) -> tuple[int, ...
     rows, columns = (problem.n, problem.m) if options.get("swap_ab") == "yes" else (problem.m, problem.n)
     tall = config.tile_m * getattr(config, "cluster_m", 1)
     wide = config.tile_n * getattr(config, "cluster_n", 1)
-    tiles = ceil(rows / tall) * ceil(columns / wide) * problem.batch
+    tiles = max(1, ceil(rows / tall) * ceil(columns / wide) * problem.batch)
     slots = max(1, device.sm_count // cluster)
     most = ceil(problem.k / config.tile_k) // _LEAST_DEPTH
     found = {1}
@@ -92,4 +97,11 @@ def _splits(problem: Problem, config: Any, device: DeviceSpec) -> tuple[int, ...
         found |= {filling, ceil(filling / 2)}
     if slots / 2 < tiles < _FEW_WAVES * slots:
         found |= {2, 3, 4}
+    most = min(most, _MOST_BYTES // (4 * max(1, problem.m * problem.n * problem.batch)))
     return tuple(sorted(split for split in found if split == 1 or split <= most))
+
+
+def _copied_bytes(problem: Problem, pad: str) -> int:
+    """Bytes of the operands that `pad` names; one that is broadcast over the batch counts as often as it is used."""
+    rows = sum(problem.m if name == "a" else problem.n for name in workspace.operands(pad))
+    return rows * problem.k * problem.batch * OPERAND_BYTES

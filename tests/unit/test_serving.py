@@ -132,6 +132,17 @@ def test_the_bundles_best_kernel_serves_where_the_plans_own_is_not_there(folder:
     assert launch.choose(sized(512, kernel=plan.kernel)).spec == own  # a pin is served as it is
 
 
+@pytest.mark.usefixtures("no_compiler", "h200")
+def test_a_bundled_split_serves_sizes_whose_own_plan_would_not_try_it(folder: Path) -> None:
+    split = replace(PLAIN, config=replace(SMALL, split=7))
+    assert launch.choose(sized(128)).spec.config.options().get("split") != "7"
+    bundle.write(folder, [kernels()[0]._replace(spec=split)])
+    load_bundle(folder)
+    for m in (1, 128, 4096):
+        assert launch.choose(sized(m)).spec == split
+    assert launch.choose(sized(128, split_k=1)).spec != split
+
+
 @pytest.mark.usefixtures("h200")
 def test_of_two_kernels_in_bundles_the_plans_order_decides(
     folder: Path, h200: DeviceSpec

@@ -125,9 +125,9 @@ def test_k_is_split_where_tiles_are_few_or_as_asked() -> None:
     assert asked.config.options()["split"] == "3"
     assert {c.config.options()["split"] for c in asked.candidates if c.refusal is None} == {"3"}
     assert {c.family for c in asked.candidates if c.refusal is None} == {"sm80_multistage", "sm90_wgmma"}
-    with pytest.raises(ShapeError, match="split=5: K has 4 steps of 64"):
+    with pytest.raises(ShapeError, match="split=5: K has 4 steps of 64, and a sum at most 1024 parts"):
         plan(512, 512, 256, arch="H200", kernel=f"{PIN},split=5")
-    with pytest.raises(UnsupportedArchitectureError, match="split_k=3: small_m"):
+    with pytest.raises(UnsupportedArchitectureError, match="split_k=3: small_m splits K as its configurations say"):
         plan(8, 512, 4096, arch="H200", kernel="small_m:tile=8x32x64", split_k=3)
 
 
@@ -154,7 +154,9 @@ def test_a_pin_says_both(pin: str) -> None:
         (f"{PIN},pad=c", {}, "pad=c: expected one of no, a, b, ab"),
         (f"{PIN},split=4", {"split_k": 2}, "split_k=2 and kernel=.*which has split=4"),
         (f"{PIN},pad=ab", {"padding": "predicate"}, "padding='predicate' and kernel=.*which has pad=ab"),
-        (PIN, {"padding": "copy"}, "padding='copy' and kernel=.*which has pad=no"),
+        (PIN, {"padding": "copy"}, "padding='copy' and kernel=.*which has pad=no: expected pad=ab"),
+        (f"{PIN},pad=a", {"padding": "copy"}, "padding='copy' and kernel=.*which has pad=a: expected pad=ab"),
+        ("sm80_multistage:split=" + "9" * 5000, {}, "split=9999.*: expected a positive number"),
     ],
 )
 def test_contradictions_are_refused(pin: str, keywords: dict[str, Any], text: str) -> None:
@@ -175,3 +177,38 @@ def test_what_needs_a_gpu_is_refused_on_the_cpu() -> None:
     with pytest.raises(NotAvailableError, match="split_k='stream' is not available yet"):
         gemm(a, b, split_k="stream")
     assert torch.equal(gemm(a, b, split_k=1, padding="predicate"), a @ b)
+
+
+def test_what_counts_in_32_bits_is_bounded() -> None:
+    with pytest.raises(ShapeError, match="split=2048: K has 16384 steps of 64, and a sum at most 1024 parts"):
+        plan(64, 64, 2**20, arch="H200", kernel=f"{PIN},split=2048")
+    # As many rows of a batch, or as long a row, as 32 bits do not count.
+    for sizes, keywords in (((2048, 8, 3), {"batch": 2**20}), ((1, 8, 2**31 - 65), {})):
+        with pytest.raises(ShapeError, match="too many to copy by 32-bit counts"):
+            plan(*sizes, arch="H200", layout="nn", align=2, padding="copy", kernel="sm80_multistage", **keywords)
+        made = plan(*sizes, arch="H200", layout="nn", align=2, **keywords)
+        assert made.config.options().get("pad", "no") == "no"
+
+
+def test_no_large_workspace_is_taken_unasked() -> None:
+    assert plan(2**20, 4096, 32769, arch="H200").config.options().get("pad", "no") == "no"
+    assert plan(2**20, 4096, 32769, arch="H200", padding="copy").config.options()["pad"] == "ab"
+
+
+def test_a_problem_without_elements_is_refused_and_one_without_products_is_not() -> None:
+    problem = contiguous_problem(64, 72, 65, align=2)
+    with pytest.raises(ShapeError, match="m=0"):
+        plan_problem(replace(problem, m=0), lookup("H200"))
+    for kernel in (f"{OLD_PIN},pad=ab", f"{OLD_PIN},split=4"):
+        assert plan_problem(replace(problem, k=0), lookup("H200"), kernel=kernel).kernel == kernel
+
+
+def test_where_there_is_no_workspace_there_is_neither() -> None:
+    h200, odd = lookup("H200"), contiguous_problem(4095, 4097, 4093, align=2)
+    made = plan_problem(odd, h200, workspace=False)
+    assert (made.family, made.config.options()["pad"]) == ("sm80_multistage", "no")
+    assert plan_problem(contiguous_problem(128, 128, 65536), h200, workspace=False).config.options()["split"] == "1"
+    with pytest.raises(UnsupportedArchitectureError, match="split=4, pad=no: a function of a C library has no work"):
+        plan_problem(contiguous_problem(512, 512, 4096), h200, kernel=f"{PIN},split=4", workspace=False)
+    clustered = "small_m:tile=8x32x64,stages=5,warps=1x4,split=8"
+    assert plan_problem(contiguous_problem(8, 512, 4096), h200, kernel=clustered, workspace=False).kernel == clustered
