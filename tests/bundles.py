@@ -49,7 +49,13 @@ def softened(acc, shift: Row, gain: Col, limit: Scalar = 3.0):
 
 
 def call(
-    a: torch.Tensor, b: torch.Tensor, *, kernel: str | None = None, jit: Any = None, split_k: Any = "auto", **keywords: Any
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    kernel: str | None = None,
+    jit: Any = None,
+    split_k: Any = "auto",
+    **keywords: Any,
 ) -> Call:
     """What `gemm` makes of these arguments before it launches anything."""
     named = {"epilogue": None, "c": None, "alpha": 1.0, "beta": None, "out": None, "out_dtype": None, **keywords}
