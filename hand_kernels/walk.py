@@ -10,6 +10,7 @@ whose order the compiler chooses, and `stages` of the later ones.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -57,7 +58,7 @@ class Read:
     what: str
 
 
-class Scheme:
+class Scheme(ABC):
     """How the threads of a block share out a level's work. Blocks are (x, y): the tile's column and row among tiles.
 
     `depth` elements of K make a step, and there are `steps`. `ahead` steps are on their way while one is computed, and
@@ -121,16 +122,16 @@ class Scheme:
         """Which of the stages holds `step`."""
         return self.turn(step) % self.level.stages
 
+    @abstractmethod
     def loads(self, block: tuple[int, int], thread: Thread, step: int) -> list[Move]:
         """What the thread loads from global memory for `step`."""
-        raise NotImplementedError
 
     def a_place(self, row: int, k: int) -> int:
-        """Where element (row, k) of A's tile lies in its array, stage 0, in bytes."""
+        """Where element (row, k) of A's tile lies in its array, stage 0, in bytes; of levels that have `arrays`."""
         raise NotImplementedError
 
     def b_place(self, k: int, column: int) -> int:
-        """Where element (k, column) of B's tile lies in its array, stage 0, in bytes."""
+        """Where element (k, column) of B's tile lies in its array, stage 0, in bytes; of levels that have `arrays`."""
         raise NotImplementedError
 
     @property
@@ -138,9 +139,9 @@ class Scheme:
         """From one stage to the next."""
         return 0
 
+    @abstractmethod
     def outputs(self, thread: Thread) -> list[tuple[int, int]]:
         """The elements (row, column) of the tile whose sums the thread holds."""
-        raise NotImplementedError
 
     def reads(self, thread: Thread, step: int, k: int) -> list[Read]:
         """The reads of shared memory that feed the products of `k`, counted within the step."""
@@ -163,9 +164,9 @@ class Scheme:
         """When the loads of `step` are started."""
         return "in this step"
 
+    @abstractmethod
     def waits(self, step: int) -> tuple[str, ...]:
         """What a thread waits for around the products of `step`."""
-        raise NotImplementedError
 
     def _store(self, row: int, column: int, count: int) -> Move:
         valid = min(count, self.n - column) if row < self.m else 0

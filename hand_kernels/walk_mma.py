@@ -5,6 +5,7 @@ wmma keeps the latter to itself: of level 6 a walk says what a warp multiplies, 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -51,9 +52,9 @@ class Warps(Staged):
         down, right = divmod(self.linear(thread) // 32, self.level.tile_n // width)
         return down * height, right * width
 
+    @abstractmethod
     def fragment_loads(self, thread: Thread, step: int, k: int) -> list[FragmentLoad]:
         """The loads that feed the products of 16 of K from `k`, a multiple of 16 within the step, on."""
-        raise NotImplementedError
 
 
 class _Wmma(Warps):

@@ -31,7 +31,7 @@ def before(signature: Signature, config: Any, v: dict[str, Any], stream: Any) ->
             made.pop(f"stride.{name}.{dim}", None)
         made |= {f"stride.{name}.{dim}": Int64(stride) for dim, stride in region.strides.items()}
         if name != "out0":
-            _copy(name, getattr(signature, name), region, v, made, stream)
+            _copy(name, getattr(signature, name), v, made, stream)
     if config.split > 1:
         made["alpha"] = cutlass.Float32(1.0)
     return {a.name: made[a.name] for a in abi.arguments(workspace.inner(signature, config.pad, config.split))}
@@ -43,10 +43,8 @@ def after(signature: Signature, config: Any, v: dict[str, Any], inner: dict[str,
         SumParts(signature, config.split).launch(v, inner["ptr.out0"], inner["stride.out0.m"], stream)
 
 
-def _copy(name: str, access: Any, region: workspace.Region, v: Any, made: Any, stream: Any) -> None:
-    mn = "m" if name == "a" else "n"
-    along = workspace.padded(access).major
-    across = mn if along == "k" else "k"
+def _copy(name: str, access: Any, v: Any, made: Any, stream: Any) -> None:
+    across, along = workspace.rows(name, access)
     strides = [v.get(f"stride.{name}.{dim}", Int64(1)) for dim in (across, along)]
     modes = {mode: v[f"stride.{name}.{mode}"] for mode in ("l0", "l1")}
     counts = tuple(Int32(cutlass.select_(stride == 0, Int32(1), v[mode])) for mode, stride in modes.items())

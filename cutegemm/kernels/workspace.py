@@ -58,6 +58,12 @@ def padded(access: Access) -> Access:
     return Access(access.dtype, "k" if access.major == "strided" else access.major, MAX_ALIGN)
 
 
+def rows(name: str, access: Access) -> tuple[str, str]:
+    """The dimensions of operand `name`'s copy: the one that leads from row to row, and the one along a row."""
+    mn, along = "m" if name == "a" else "n", padded(access).major
+    return (mn if along == "k" else "k"), along
+
+
 @cache
 def inner(signature: Signature, pad: str, split: int) -> Signature:
     """What is multiplied: copies in place of the operands that `pad` names, and sums of parts in place of D."""
@@ -84,9 +90,7 @@ def layout(
     regions: dict[str, Region] = {}
     size: Any = 0
     for name in operands(pad):
-        mn = "m" if name == "a" else "n"
-        along = padded(getattr(signature, name)).major
-        across = mn if along == "k" else "k"
+        across, along = rows(name, getattr(signature, name))
         broadcast = {mode: v[f"stride.{name}.{mode}"] == 0 for mode in ("l0", "l1")}
         modes = {mode: select(once, 1, v[mode]) for mode, once in broadcast.items()}
         regions[name], bytes_ = _region(name, size, across, v[across], v[along], modes)

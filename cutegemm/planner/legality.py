@@ -64,7 +64,7 @@ def refusal(
 
 def product(problem: Problem, family: Family[Any], config: Any) -> Problem:
     """What the kernel in the middle multiplies: parts of K as further batch entries, and copies of operands."""
-    if not family.surrounds:
+    if not family.surrounds or (config.split, config.pad) == (1, "no"):
         return problem
     depth = ceil(ceil(problem.k / config.tile_k) / config.split) * config.tile_k
     return replace(
@@ -158,9 +158,8 @@ def _surroundings_refusal(problem: Problem, family: Family[Any], config: Any, as
     for name in workspace.operands(config.pad):
         if workspace.aligned(getattr(problem.signature, name)):
             return Refusal("padding", f"pad={config.pad}: {name} is aligned to 16 bytes as it is")
-        lines, length = (problem.m if name == "a" else problem.n), problem.k
-        if workspace.padded(getattr(problem.signature, name)).major != "k":
-            lines, length = length, lines
+        across, along = workspace.rows(name, getattr(problem.signature, name))
+        lines, length = getattr(problem, across), getattr(problem, along)
         segments = ceil(length / workspace.SEGMENT)
         if max(segments * workspace.SEGMENT, lines * segments * problem.batch + _COPYING) > INT32_MAX:
             reason = f"{name} has {lines} rows of {length}, batch={problem.batch}: too many to copy by 32-bit counts"
