@@ -15,7 +15,7 @@ from cutegemm.dtypes import lookup
 from cutegemm.errors import CuteGemmError
 from cutegemm.hand_kernels import glue
 from cutegemm.hand_kernels.build import level_of
-from cutegemm.kernels import abi
+from cutegemm.kernels import abi, cuda_epilogue
 
 if TYPE_CHECKING:
     from cutegemm.compiler import Spec
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 #: Bytes of a tensor map; the driver wants its own copy aligned to as many.
 MAP_BYTES = 128
-_CTYPES: dict[str, Any] = {"Q": ctypes.c_uint64, "q": ctypes.c_int64, "i": ctypes.c_int32, "f": ctypes.c_float}
 
 
 class HandKernel:
@@ -117,10 +116,10 @@ class Workspace:
 
 
 def arguments_struct(signature: Signature) -> tuple[type[ctypes.Structure], list[str | None]]:
-    """`Arguments` as the C++ compiler lays it out, and where each of its fields comes from (see `glue.Field`)."""
-    fields = (*glue.arguments(signature), *glue.epilogue_arguments(signature))
-    layout = {"_fields_": [(f"f{i}_{field.name}", _CTYPES[field.format]) for i, field in enumerate(fields)]}
-    return type("Arguments", (ctypes.Structure,), layout), [field.source for field in fields]
+    """`Arguments` as the C++ compiler lays it out, and where each of its fields comes from (see
+    `cuda_epilogue.Field`)."""
+    fields = (*glue.arguments(signature), *cuda_epilogue.epilogue_arguments(signature))
+    return cuda_epilogue.structure(fields), [field.source for field in fields]
 
 
 @lru_cache(maxsize=256)
