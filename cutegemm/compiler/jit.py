@@ -1,4 +1,4 @@
-"""Compiling a spec, with the CuTe DSL or NVRTC, on any machine: no GPU and no driver are needed."""
+"""Compiling a spec, with the CuTe DSL, NVRTC or nvcc, on any machine: no GPU and no driver are needed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cutegemm.compiler.spec import Spec
-from cutegemm.hand_kernels import build as hand
+from cutegemm.compiler.toolchains import TOOLCHAINS
 from cutegemm.kernels import abi, kernel_class
 
 # The DSL builds its modules in process-wide state: one compilation at a time.
@@ -19,8 +19,8 @@ _LOCK = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A compiled kernel: an ELF object whose function `spec.symbol` follows the TVM-FFI calling convention, or, of a
-    hand-written kernel, the cubin whose kernel it is.
+    """A compiled kernel: an ELF object whose function `spec.symbol` follows the TVM-FFI calling convention, or what the
+    family's own toolchain makes.
 
     `cubin` is the GPU's part alone, kept on request; `seconds` is what compiling took.
     """
@@ -32,10 +32,10 @@ class Artifact:
 
 
 def build(spec: Spec, *, keep_cubin: bool = False) -> Artifact:
-    """Compile `spec`. Takes 1 to 10 seconds, most of them in the assembler."""
-    if spec.family == hand.FAMILY:
-        code, seconds = hand.compile(spec)
-        return Artifact(spec, code, code, seconds)
+    """Compile `spec`. Takes 1 to 10 seconds, most of them in the assembler; with nvcc 10 to 100."""
+    toolchain = TOOLCHAINS.get(spec.family)
+    if toolchain is not None:
+        return Artifact(spec, *toolchain.compile(spec))
     with _LOCK, tempfile.TemporaryDirectory(prefix="cutegemm-") as scratch:
         started = time.perf_counter()
         options = "--enable-tvm-ffi" + (f" --keep-cubin --dump-dir {scratch}" if keep_cubin else "")

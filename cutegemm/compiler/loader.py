@@ -2,8 +2,8 @@
 
 With a C compiler on the machine an object becomes a shared library, which loads in about a millisecond without the
 DSL. Without one the object is kept as it is, and the DSL, whose import takes a second or two, loads it. Either needs
-the DSL's runtime library, which `CUTEGEMM_RUNTIME_LIBRARY` names where the DSL is not installed. A hand-written kernel
-is a cubin, which the driver loads.
+the DSL's runtime library, which `CUTEGEMM_RUNTIME_LIBRARY` names where the DSL is not installed. Kernels that the
+DSL does not make are loaded by what made them (`toolchains`).
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from pathlib import Path
 from typing import Any
 
 from cutegemm.compiler.spec import Spec
+from cutegemm.compiler.toolchains import TOOLCHAINS
 from cutegemm.errors import CuteGemmError
-from cutegemm.hand_kernels import build as hand
 
 #: Kinds of kernel files: a shared library, an object, a cubin.
 SUFFIXES = (".so", ".o", ".cubin")
 
 
 def link(spec: Spec, elf: bytes) -> tuple[str, bytes]:
-    """The kernel file that `load` takes, and its suffix: ".cubin" of a hand-written kernel, of others ".so" where a C
-    compiler links it, else ".o"."""
-    if spec.family == hand.FAMILY:
-        return ".cubin", elf
+    """The kernel file that `load` takes, and its suffix: ".so" where a C compiler links it, else ".o"; or what the
+    family's own toolchain made."""
+    toolchain = TOOLCHAINS.get(spec.family)
+    if toolchain is not None:
+        return toolchain.suffix, elf
     compiler = c_compiler()
     if compiler is None:
         return ".o", elf
@@ -47,10 +48,9 @@ def link(spec: Spec, elf: bytes) -> tuple[str, bytes]:
 
 def load(path: Path, spec: Spec, symbol: str) -> Any:
     """The function `symbol`, which is `spec`'s, of a kernel file."""
-    if path.suffix == ".cubin":
-        from cutegemm.hand_kernels.run import HandKernel
-
-        return HandKernel(spec, path.read_bytes(), symbol)
+    toolchain = TOOLCHAINS.get(spec.family)
+    if toolchain is not None:
+        return toolchain.load(path, spec, symbol)
     if path.suffix == ".o":
         from cutlass import cute
 

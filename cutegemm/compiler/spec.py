@@ -12,14 +12,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from cutegemm.hand_kernels import build as hand
+from cutegemm.compiler.toolchains import TOOLCHAINS
 from cutegemm.kernels.config import KernelConfig
 from cutegemm.problem import Signature
 
 #: What turns a spec into machine code: a change in any of these makes other kernels of the same spec.
 _SOURCES = ("compiler", "fusion", "kernels", "dtypes.py", "problem.py")
 _PACKAGES: tuple[str, ...] = ("nvidia-cutlass-dsl", "apache-tvm-ffi")
-_HAND_PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-crt", "cuda-core")
 
 
 #: The levels of the x86-64 psABI by what /proc/cpuinfo calls their instructions.
@@ -85,10 +84,10 @@ def build_identity(family: str = "") -> dict[str, str]:
     package = Path(__file__).parent.parent
     made = {"sources": _digest(package), "machine": machine()}
     packages = _PACKAGES
-    if family == hand.FAMILY:
-        files = (path for path in hand.FOLDER.iterdir() if path.suffix in (".py", ".cu", ".cuh"))
-        made["hand"] = _digest_of(hand.FOLDER, sorted(files))
-        packages = _HAND_PACKAGES
+    toolchain = TOOLCHAINS.get(family)
+    if toolchain is not None:
+        made |= {folder.name: _digest_of(folder, files) for folder, files in toolchain.sources()}
+        packages = toolchain.packages
     return made | {name: version for name in packages if (version := _version(name)) is not None}
 
 

@@ -1,0 +1,186 @@
+"""Launching a CUTLASS C++ kernel: the library's host part makes the kernel's parameters, the driver launches it.
+
+Parts of K and stream-K need a workspace: torch's allocator gives it for each launch, on the current stream, which is
+the one launched on, so that its reuse is ordered behind it. A batch is one launch an entry.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cutegemm.cutlass_cpp import emit
+from cutegemm.cutlass_cpp.build import IMAGE
+from cutegemm.dtypes import lookup
+from cutegemm.errors import CuteGemmError
+from cutegemm.kernels import abi, cuda_epilogue
+from cutegemm.kernels.cuda_epilogue import Field
+
+if TYPE_CHECKING:
+    from cutegemm.compiler import Spec
+
+_SUM_THREADS = 256
+_REMEMBERED = 256  # sizes whose workspace is known
+#: What the kernel that adds parts up is given (parts.cuh), its epilogue's fields left out.
+_PARTS = (
+    Field("sums", "const float*", "Q", "memory"),
+    *(Field(name, "int", "i", name) for name in ("m", "n", "parts", "padding")),
+)
+
+
+class _Facts(ctypes.Structure):
+    """`Facts` of call.cuh."""
+
+    _fields_ = [(name, ctypes.c_int64) for name in ("parameter_bytes", "parameter_align", "threads", "shared_bytes")]
+
+
+class _Tensor(NamedTuple):
+    """Places of a tensor's address and batch strides among the values of a call, and its elements' bytes."""
+
+    address: int
+    strides: tuple[int, int]
+    itemsize: int
+
+
+class _Struct:
+    """A struct's type, and the values of a call that fill it."""
+
+    def __init__(self, fields: tuple[Field, ...], places: dict[str, int]) -> None:
+        self._type = cuda_epilogue.structure(fields)
+        self._places = [None if field.source is None else places[field.source] for field in fields]
+
+    def __call__(self, values: list[Any]) -> ctypes.Structure:
+        return self._type(*(1 if i is None else values[i] for i in self._places))
+
+
+class CutlassKernel:
+    """A loaded kernel. Called with the values of `abi.arguments(spec.signature)` and a stream's handle, it launches on
+    that stream, in the current context; any device that its image is for will do.
+    """
+
+    def __init__(self, spec: Spec, path: Path, symbol: str) -> None:
+        from cuda.bindings import driver
+        from cuda.core import ObjectCode
+
+        self._driver = driver
+        self._config = emit.config_of(spec)
+        self._library = library = ctypes.CDLL(str(path.absolute()))
+        start, end = (ctypes.addressof(ctypes.c_char.in_dll(library, name)) for name in IMAGE)
+        image = ctypes.string_at(start, end - start)
+        self._facts = _Facts.in_dll(library, f"{symbol}_facts")
+        self._prepare = getattr(library, f"{symbol}_prepare")
+        self._workspace = getattr(library, f"{symbol}_workspace")
+        self._workspace.restype = ctypes.c_int64
+
+        names = [argument.name for argument in abi.arguments(spec.signature)]
+        self._sizes = [names.index(size) for size in ("m", "n", "k", "sm_count")]
+        self._batch = [names.index(size) for size in ("l0", "l1")]
+        self._tensors = [
+            _Tensor(
+                names.index(f"ptr.{t.name}"),
+                (names.index(f"stride.{t.name}.l0"), names.index(f"stride.{t.name}.l1")),
+                lookup(t.access.dtype).itemsize,
+            )
+            for t in abi.tensors(spec.signature)
+        ]
+        extra = ("stream", "memory", "blocks_per_sm", "parts", "padding")
+        places = {name: i for i, name in enumerate((*names, *extra))}
+        places |= {key: places[name] for key, name in emit.pitches(spec.signature).items()}
+        self._call = _Struct(emit.call_fields(spec.signature), places)
+        self._parts = _Struct((*_PARTS, *cuda_epilogue.epilogue_arguments(spec.signature)), places)
+
+        # A kernel of a library is nobody's context's: the driver loads it into each that launches it.
+        self._code = (ObjectCode.from_cubin if image.startswith(b"\x7fELF") else ObjectCode.from_ptx)(image)
+        self._kernel = self._code.get_kernel(symbol)
+        self._function = int(self._kernel.handle)
+        parallel = self._config.reduction == "parallel"
+        self._sum = int(self._code.get_kernel(f"{symbol}_sum").handle) if parallel else None
+        self._prepared: dict[int, int] = {}
+        self._needs: dict[tuple[int, ...], int] = {}
+
+    def __call__(self, *values: Any) -> None:
+        stream = values[-1]
+        given = [*values, 0, self._blocks_per_sm(), self._config.split, 0]  # as `extra` lists them
+        size = self._workspace_bytes(given)
+        # It has to live until the kernels are launched, and no longer.
+        memory = _allocate(size) if size > 0 else None
+        if memory is not None:
+            given[len(values)] = memory.data_ptr()
+        first, second = (values[i] for i in self._batch)
+        for j in range(second):
+            for i in range(first):
+                self._launch(self._moved(given, i, j), stream)
+
+    def _moved(self, values: list[Any], i: int, j: int) -> list[Any]:
+        """The values of a call for its batch's entry (i, j)."""
+        if i == 0 and j == 0:
+            return values
+        moved = list(values)
+        for tensor in self._tensors:
+            inner, outer = (values[stride] for stride in tensor.strides)
+            moved[tensor.address] += (i * inner + j * outer) * tensor.itemsize
+        return moved
+
+    def _launch(self, values: list[Any], stream: int) -> None:
+        facts = self._facts
+        call = self._call(values)
+        memory = ctypes.create_string_buffer(facts.parameter_bytes + facts.parameter_align)
+        address = -(-ctypes.addressof(memory) // facts.parameter_align) * facts.parameter_align
+        grid = (ctypes.c_uint32 * 3)()
+        status = self._prepare(ctypes.byref(call), ctypes.c_void_p(address), grid)
+        if status != 0:
+            raise CuteGemmError(f"{self._config}: CUTLASS refused the call with status {status}")
+        self._start(self._function, tuple(grid), facts.threads, facts.shared_bytes, address, stream)
+        if self._sum is not None:
+            m, n, _, sm_count = (values[i] for i in self._sizes)
+            values[-2] = grid[2]  # parts that have a share of K
+            parts = self._parts(values)
+            columns = -(-n // 4)
+            blocks = min(-(-m * columns // _SUM_THREADS), 16 * sm_count)
+            self._start(self._sum, (blocks, 1, 1), _SUM_THREADS, 0, ctypes.addressof(parts), stream)
+
+    def _start(
+        self, function: int, grid: tuple[int, ...], threads: int, shared: int, parameter: int, stream: int
+    ) -> None:
+        parameters = (ctypes.c_void_p * 1)(parameter)
+        block = (threads, 1, 1)
+        address = ctypes.addressof(parameters)
+        (error,) = self._driver.cuLaunchKernel(function, *grid, *block, shared, stream, address, 0)
+        self._check(error, f"launching {self._config}")
+
+    def _blocks_per_sm(self) -> int:
+        """How many blocks an SM of the current device holds. More than 48 KB of shared memory takes an attribute, set
+        once on each device."""
+        driver = self._driver
+        error, device = driver.cuCtxGetDevice()
+        self._check(error, "asking for the current device")
+        found = self._prepared.get(int(device))
+        if found is None:
+            attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            (error,) = driver.cuKernelSetAttribute(attribute, self._facts.shared_bytes, self._function, device)
+            self._check(error, f"allowing {self._facts.shared_bytes} bytes of shared memory")
+            occupancy = self._kernel.occupancy
+            found = occupancy.max_active_blocks_per_multiprocessor(self._facts.threads, self._facts.shared_bytes)
+            self._prepared[int(device)] = found = max(1, int(found))
+        return found
+
+    def _workspace_bytes(self, values: list[Any]) -> int:
+        """What the blocks that share tiles need, by the host's part: it depends on sizes alone."""
+        sizes = tuple(values[i] for i in self._sizes)
+        found = self._needs.get(sizes)
+        if found is None:
+            if len(self._needs) == _REMEMBERED:
+                self._needs.clear()
+            found = self._needs[sizes] = int(self._workspace(ctypes.byref(self._call(values))))
+        return found
+
+    def _check(self, error: Any, doing: str) -> None:
+        if int(error) != 0:
+            raise CuteGemmError(f"{doing} failed: {error.name}")
+
+
+def _allocate(size: int) -> Any:
+    import torch
+
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
