@@ -24,6 +24,7 @@ from cutegemm.fusion import IDENTITY, Graph, as_bound
 from cutegemm.layout import View, overlaps
 from cutegemm.options import Options
 from cutegemm.planner.pin import parse_pin
+from cutegemm.problem import STRICT
 from cutegemm.request import (
     SERVED,
     Layout,
@@ -84,7 +85,16 @@ class Arguments:
             tuple(meta(out) if isinstance(out, Tensor) else out for out in self.outs),
             _scalar(self.alpha),
             _scalar(self.beta),
+            self._precision,
         )
+
+    @property
+    def _precision(self) -> str | None:
+        """How fp32 operands are multiplied: as `precision=` says, or torch's own setting for CUDA; strictly on a CPU,
+        whatever either says."""
+        if self.a.dtype != torch.float32:
+            return None
+        return (self.options.precision or fp32_precision()) if self.a.device.type == "cuda" else STRICT
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -266,6 +276,16 @@ def meta(tensor: Tensor) -> Meta:
     if is_abstract(tensor):
         return Meta(dtype_name(tensor.dtype), tensor.shape, strides, 0)
     return Meta(dtype_name(tensor.dtype), tensor.shape, strides, tensor.data_ptr() % 16)
+
+
+def fp32_precision() -> str:
+    """How torch is set to multiply fp32 on CUDA: "ieee" or "tf32".
+
+    torch has two interfaces to one setting, and some of their getters (`get_float32_matmul_precision`, `allow_tf32`)
+    raise once the other one was used. This is what `torch.backends.cuda.matmul.fp32_precision` reads, in a seventh of
+    its time: it never raises, and both interfaces set it.
+    """
+    return "tf32" if torch._C._get_fp32_precision_getter("cuda", "matmul") == "tf32" else STRICT
 
 
 @cache

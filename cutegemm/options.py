@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from cutegemm.errors import ArgumentError, NotAvailableError
+from cutegemm.problem import PRECISIONS
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """Checked values of `gemm`'s keywords. A value whose feature has not landed never gets this far."""
 
-    precision: Literal["ieee"] | None = None
+    precision: str | None = None
     kernel: str | None = None
     jit: Literal["forbid"] | None = None
     padding: Literal["auto", "predicate", "copy"] = "auto"
@@ -55,9 +56,9 @@ def _precision(value: Any) -> None:
         return
     if not isinstance(value, str):
         raise ArgumentError(f"precision={value!r}: expected None, 'ieee' or another mode's name")
-    if value == "ieee":
-        return
-    raise NotAvailableError(f"precision={value!r} is not available yet: 'ieee' is served")
+    if value not in PRECISIONS:
+        served = ", ".join(map(repr, PRECISIONS))
+        raise NotAvailableError(f"precision={value!r} is not available yet: {served} are served")
 
 
 def _split_k(value: Any) -> None:

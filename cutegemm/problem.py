@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 Role = Literal["a", "b", "c", "out", "tile", "row", "col", "scalar"]
 
+#: How fp32 operands may be multiplied, by the names that `precision=` takes. "ieee": products are made and summed in
+#: fp32. "tf32": operands are rounded to TF32 (8 bits of exponent, 10 of mantissa) first, to nearest.
+PRECISIONS = ("ieee", "tf32")
+STRICT = "ieee"
+
 #: The widest access any kernel makes, in bytes; alignment beyond it is worth nothing.
 MAX_ALIGN = 16
 
@@ -55,6 +60,7 @@ class Signature:
 
     `c` is None when C is absent or `beta` is the float 0. `operands` follow `epilogue.operands`. `alpha` and
     `beta` are `"float"`, or the dtype of the 0-d tensor that holds them: their values are run-time arguments.
+    `precision` is one of `PRECISIONS` where A and B are fp32, else None.
     """
 
     a: Access
@@ -65,6 +71,7 @@ class Signature:
     operands: tuple[Access, ...]
     alpha: str
     beta: str
+    precision: str | None = None
 
     def to_data(self) -> dict[str, Any]:
         """All of it but the epilogue as JSON-serialisable data."""
@@ -76,6 +83,7 @@ class Signature:
             "operands": [asdict(access) for access in self.operands],
             "alpha": self.alpha,
             "beta": self.beta,
+            "precision": self.precision,
         }
 
     def transposed(self) -> Signature:
@@ -93,6 +101,7 @@ class Signature:
             operands=tuple(map(_turned, self.operands)),
             alpha=self.alpha,
             beta=self.beta,
+            precision=self.precision,
         )
 
 

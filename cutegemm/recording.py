@@ -18,7 +18,7 @@ from cutegemm.errors import ArgumentError, CuteGemmError
 from cutegemm.fusion import serial
 from cutegemm.problem import Access, Problem, Signature
 
-SCHEMA = 1
+SCHEMA = 2
 
 _SIZES = ("m", "n", "k", "batch")
 _written: set[tuple[str, Problem, str | None]] = set()
@@ -100,6 +100,7 @@ def from_data(data: Mapping[str, Any]) -> Recorded:
         operands=tuple(map(_access, data["operands"])),
         alpha=_text(data["alpha"]),
         beta=_text(data["beta"]),
+        precision=None if data["precision"] is None else _text(data["precision"]),
     )
     given, wanted = ((len(s.outputs), len(s.operands)) for s in (signature, graph))
     if given != wanted:

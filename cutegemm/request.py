@@ -35,7 +35,8 @@ Scalar = Meta | Literal["float", "zero"]
 
 
 class Request(NamedTuple):
-    """A call without its data. `outs` holds a given output's metadata, or a fresh one's dtype."""
+    """A call without its data. `outs` holds a given output's metadata, or a fresh one's dtype; `precision` is as in
+    `Signature`."""
 
     device: str
     a: Meta
@@ -46,6 +47,7 @@ class Request(NamedTuple):
     outs: tuple[Meta | str | None, ...]
     alpha: Scalar
     beta: Scalar
+    precision: str | None = None
 
 
 class Served(NamedTuple):
@@ -70,6 +72,10 @@ SERVED = {
     "cpu": _REFERENCE,
     "meta": _REFERENCE,
 }
+
+
+#: What serves the inputs that no kernel here multiplies.
+_ELSEWHERE = "; torch.matmul multiplies it as it is"
 
 
 class Sizes(NamedTuple):
@@ -196,6 +202,7 @@ def lower(request: Request, sizes: Sizes) -> Recipe:
         tuple(operand_access for _, operand_access in placed_operands),
         request.alpha.dtype if isinstance(request.alpha, Meta) else "float",
         request.beta.dtype if isinstance(request.beta, Meta) else "float",
+        request.precision,
     )
     return Recipe(
         Problem(m, n, k, math.prod(batch), signature),
@@ -271,8 +278,9 @@ def _check_shape(name: str, shape: Shape, expected: Sequence[Shape]) -> None:
 
 def _check_dtypes(request: Request) -> None:
     served, a, b = SERVED[request.device], request.a, request.b
-    _check_dtype("a", a.dtype, request.device, served.inputs)
-    _check_dtype("b", b.dtype, request.device, served.inputs)
+    for name, matrix in (("a", a), ("b", b)):
+        hint = _ELSEWHERE if request.device == "cuda" and matrix.dtype.startswith(("fp64", "complex")) else ""
+        _check_dtype(name, matrix.dtype, request.device, served.inputs, hint)
     if a.dtype != b.dtype:
         raise DTypeError(f"a is {a.dtype} and b is {b.dtype}: expected one dtype for both")
     if request.c is not None:
@@ -290,9 +298,9 @@ def _check_dtypes(request: Request) -> None:
             _check_dtype(out_name(request.graph, i), dtype, request.device, served.outputs)
 
 
-def _check_dtype(name: str, dtype: str, device: str, allowed: tuple[str, ...]) -> None:
+def _check_dtype(name: str, dtype: str, device: str, allowed: tuple[str, ...], hint: str = "") -> None:
     if dtype not in allowed:
-        raise DTypeError(f"{name} is {dtype}: on {device} tensors expected one of {', '.join(allowed)}")
+        raise DTypeError(f"{name} is {dtype}: on {device} tensors expected one of {', '.join(allowed)}{hint}")
 
 
 def _show(shape: Shape) -> str:

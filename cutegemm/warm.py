@@ -1,9 +1,9 @@
 """The second call: from a call's metadata straight to the launcher that its first call made.
 
 A key holds all that planning and validation depend on: every tensor's shape, strides, dtype, device and address modulo
-16, the epilogue's identity, which scalars are 0 or tensors, and the keywords. What equal keys leave open is looked at
-on every call: grad mode, lazily negated views, kinds of tensor, and overlap. A call that is not plain in one of these
-takes the full path, which serves it or raises the error.
+16, the epilogue's identity, which scalars are 0 or tensors, the keywords, and torch's setting for fp32 inputs. What
+equal keys leave open is looked at on every call: grad mode, lazily negated views, kinds of tensor, and overlap. A call
+that is not plain in one of these takes the full path, which serves it or raises the error.
 
 Every attribute of a tensor costs a tenth of a microsecond here, and a warm call has a few microseconds in all: hence
 the flat lists, and one loop over the tensors.
@@ -20,7 +20,7 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from cutegemm.fusion.trace import BoundEpilogue, Epilogue
-from cutegemm.normalize import gather
+from cutegemm.normalize import fp32_precision, gather
 
 if TYPE_CHECKING:
     from cutegemm.fusion import Graph
@@ -176,6 +176,8 @@ def plain(
             key += (t.shape, t.stride(), t.dtype, device, address & 15)
     except RuntimeError:  # no strides or no storage: sparse and nested tensors
         return None
+    if a.dtype is torch.float32:
+        key.append(fp32_precision())
     return Plain(tuple(key), tensors, addresses, floats, first, last)
 
 

@@ -40,6 +40,7 @@ def add(subcommands: Subcommands) -> None:
         default="auto",
         help="what becomes of A and B that are not aligned to 16 bytes (default: auto)",
     )
+    parser.add_argument("--precision", help="of fp32 products, as in gemm(precision=...) (default: ieee)")
     parser.set_defaults(run=run)
 
 
@@ -58,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
         kernel=args.kernel,
         split_k=args.split_k,
         padding=args.padding,
+        precision=args.precision,
     )
     if args.json:
         print_json(chosen.to_dict())

@@ -289,6 +289,8 @@ def _describe(function: Function) -> Iterator[str]:
     products = "alpha * sum over k of a[m, k] * b[n, k]" + ("" if signature.c is None else " + beta * c[m, n]")
     yield f"{function.name}: for acc = {products},"
     yield from (f"    {line.strip()}" for line in graph.describe()[1:])
+    if signature.precision is not None:
+        yield f"fp32 products are made in precision {signature.precision!r}"
     yield ""
     for tensor in _tensors(signature):
         access, unit = tensor.argument.access, tensor.unit

@@ -62,7 +62,8 @@ class Spec:
         s = self.signature
         accesses = ", ".join(f"{name} {x.dtype}/{x.major}/{x.align}" for name, x in (("a", s.a), ("b", s.b)))
         outputs = ", ".join(f"{x.dtype}/{x.major}/{x.align}" for x in s.outputs)
-        touched = f"{accesses} -> {outputs}, epilogue {s.epilogue.identity[:12]}"
+        precision = "" if s.precision is None else f", precision {s.precision}"
+        touched = f"{accesses} -> {outputs}, epilogue {s.epilogue.identity[:12]}{precision}"
         return f"{self.family}:{self.config} for {self.arch} ({touched})"
 
 

@@ -9,8 +9,9 @@ n = 14336
 k = 4096
 epilogue = ["none", "bias_gelu"]  # one of `cutegemm epilogues`, several composed with >>, or a list; default "none"
 ```
-Other keys are `plan`'s arguments, with its defaults: `dtype`, `out_dtype`, `layout`, `batch`, `align`, `kernel`; and
-`name`, by which a C library calls the problem's function (of a list of epilogues, each with its own name after it).
+Other keys are `plan`'s arguments, with its defaults: `dtype`, `out_dtype`, `layout`, `batch`, `align`, `kernel`,
+`precision`; and `name`, by which a C library calls the problem's function (of a list of epilogues, each with its own
+name after it).
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cutegemm.compiler.c_source import NAME
+from cutegemm.dtypes import lookup as lookup_dtype
 from cutegemm.errors import ArgumentError, CuteGemmError
 from cutegemm.fusion import IDENTITY, Graph
 from cutegemm.fusion.registry import lookup, registered
 from cutegemm.planner import contiguous_problem
 from cutegemm.planner.pin import parse_pin
-from cutegemm.problem import Problem
+from cutegemm.problem import STRICT, Problem
 from cutegemm.recording import Recorded
 
 if sys.version_info >= (3, 11):
@@ -41,9 +43,16 @@ SCHEMA = 1
 MOST_M = 1 << 16  # values of M in one problem: more is a slip of the pen
 
 _REQUIRED = ("m", "n", "k")
-_DEFAULTS: dict[str, Any] = {"dtype": "bf16", "out_dtype": None, "layout": "nt", "batch": 1, "align": 16}
+_DEFAULTS: dict[str, Any] = {
+    "dtype": "bf16",
+    "out_dtype": None,
+    "layout": "nt",
+    "batch": 1,
+    "align": 16,
+    "precision": None,
+}
 _KEYS = (*_REQUIRED, *_DEFAULTS, "epilogue", "kernel", "name")
-_TEXT = ("dtype", "out_dtype", "layout", "kernel", "name")
+_TEXT = ("dtype", "out_dtype", "layout", "kernel", "name", "precision")
 _RANGE = re.compile(r"\s*(\d+)\s*(?:\.\.\s*(\d+)\s*(?:step\s+(\d+)\s*)?)?")
 
 
@@ -187,6 +196,7 @@ def label(problem: Problem, kernel: str | None) -> str:
     tensors = [("a", s.a), ("b", s.b), ("c", s.c), *(("out", x) for x in s.outputs)]
     touched = " ".join(f"{name} {x.dtype}/{x.major}/{x.align}" for name, x in tensors if x is not None)
     text = f"n {problem.n} k {problem.k} batch {problem.batch} {touched} epilogue {s.epilogue.identity[:12]}"
+    text = text if s.precision is None else f"{text} precision {s.precision}"
     return text if kernel is None else f"{text} kernel {kernel}"
 
 
@@ -195,6 +205,8 @@ def _label(arguments: Mapping[str, Any]) -> str:
     if (out_dtype := arguments["out_dtype"]) not in (None, arguments["dtype"]):
         parts.append(f"out_dtype {out_dtype}")
     parts += [f"{key} {arguments[key]}" for key in ("batch", "align") if arguments[key] != _DEFAULTS[key]]
+    if lookup_dtype(arguments["dtype"]).name == "fp32":
+        parts.append(f"precision {arguments['precision'] or STRICT}")
     if arguments.get("kernel") is not None:
         parts.append(f"kernel {arguments['kernel']}")
     return " ".join(parts)
@@ -209,6 +221,8 @@ def to_build(problem: Problem, kernel: str | None) -> str:
             "compiled too, and give FILE to `cutegemm build --from-log`."
         )
     usual = {**_DEFAULTS, "out_dtype": problem.signature.a.dtype, "epilogue": "none", "kernel": None}
+    if problem.signature.precision is not None:
+        usual["precision"] = STRICT
     given = {"m": problem.m, **arguments, "kernel": kernel}
     lines = [
         f'{key} = "{value}"' if isinstance(value, str) else f"{key} = {value}"
@@ -227,7 +241,7 @@ def _arguments(problem: Problem) -> dict[str, Any] | None:
     if name is None:
         return None
     arguments: dict[str, Any] = {"n": problem.n, "k": problem.k, "dtype": signature.a.dtype}
-    arguments |= {"out_dtype": signature.outputs[0].dtype, "batch": problem.batch}
+    arguments |= {"out_dtype": signature.outputs[0].dtype, "batch": problem.batch, "precision": signature.precision}
     for align in (16, 8, 4, 2, 1):
         for layout in ("nt", "nn", "tn", "tt"):
             try:

@@ -12,7 +12,7 @@ from cutegemm.kernels import config, small_m_config, wgmma_config
 from cutegemm.planner import hand, sm80_multistage, sm90_wgmma, small_m
 from cutegemm.planner.legality import Refusal
 from cutegemm.planner.model import Model
-from cutegemm.problem import Problem
+from cutegemm.problem import STRICT, Problem
 
 C = TypeVar("C", bound=config.KernelConfig)
 
@@ -25,7 +25,7 @@ class Family(Generic[C]):
     tensors. `refuse` has the rules of the family's own; `legality.refusal` is the whole predicate. `surrounds` says
     that its configurations can split K and copy operands first (`kernels.surroundings`), `unaligned` that they can read
     operands that are not aligned to 16 bytes as they are, `turns` that a D which is contiguous along M may be computed
-    as D^T = B^T A^T.
+    as D^T = B^T A^T. `precisions` are those of `problem.PRECISIONS` that it multiplies fp32 operands in.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Family(Generic[C]):
     surrounds: bool = False
     unaligned: bool = True
     turns: bool = True
+    precisions: tuple[str, ...] = ()
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -93,6 +94,7 @@ _HAND: Family[Any] = Family(
     refuse=hand.refuse,
     model=hand.LevelModel,
     turns=False,
+    precisions=(STRICT,),
 )
 
 #: Families that serve what pins them and are never chosen, by name.

@@ -10,7 +10,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
 from cutegemm.device import DeviceSpec
-from cutegemm.errors import CuteGemmError, DTypeError, ShapeError, UnsupportedArchitectureError
+from cutegemm.errors import ArgumentError, CuteGemmError, DTypeError, ShapeError, UnsupportedArchitectureError
 from cutegemm.kernels import workspace
 from cutegemm.kernels.config import Pad
 from cutegemm.problem import Problem
@@ -109,6 +109,10 @@ def _family_refusal(problem: Problem, family: Family[Any], device: DeviceSpec) -
         served = ", ".join(family.operand_dtypes)
         reason = f"a and b are {signature.a.dtype}: {family.name} serves {served}"
         return Refusal("operand dtype", reason, DTypeError)
+    # A strict product is never made less so, nor another made stricter than it was asked for: errors would change.
+    if signature.a.dtype == "fp32" and signature.precision not in family.precisions:
+        reason = f"precision={signature.precision!r}: {family.name} serves {', '.join(family.precisions)}"
+        return Refusal("precision", reason, ArgumentError)
     for name, dtype, accepted in _epilogue_dtypes(problem, family):
         if dtype not in accepted:
             reason = f"{name} is {dtype}: {family.name} serves {', '.join(accepted)}"

@@ -19,7 +19,7 @@ from cutegemm.planner.families import FAMILIES, UPCOMING, Family
 from cutegemm.planner.legality import Refusal, Wish, needed_copies, product, refusal
 from cutegemm.planner.model import Estimate, Model
 from cutegemm.planner.pin import Pin, parse_pin
-from cutegemm.problem import Access, Problem, Role, Signature, access
+from cutegemm.problem import STRICT, Access, Problem, Role, Signature, access
 
 #: The GPU that `plan` describes where none is named and none is present.
 DEFAULT_GPU = "H200"
@@ -97,6 +97,7 @@ def plan(
     kernel: str | None = None,
     split_k: int | Literal["auto"] = "auto",
     padding: Literal["auto", "predicate", "copy"] = "auto",
+    precision: str | None = None,
 ) -> Plan:
     """Plan D (batch, m, n) = epilogue(A (batch, m, k) @ B (batch, k, n)) for contiguous tensors. Needs no
     GPU.
@@ -107,7 +108,8 @@ def plan(
     bytes; a row pitch that is less aligned lowers it. `epilogue` is one of `cutegemm.epilogues`, bound or
     not. `arch` names an architecture (`"sm_90a"`, `"sm_90"`) or a GPU (`"H200"`). Without it the current GPU
     is meant, and an H200 on a machine with no GPU or driver: `Plan.assumed` and `explain()` then say so. `split_k` and
-    `padding` are as in `gemm`.
+    `padding` are as in `gemm`; `precision` too, but for its default, which for fp32 is "ieee" here: a plan is the same
+    whatever torch is set to.
 
     Raises `ShapeError`, `DTypeError` or `ArgumentError` for an argument out of range,
     `UnsupportedArchitectureError` where no family serves the GPU, and `NotAvailableError` for a family to
@@ -123,6 +125,7 @@ def plan(
         out_dtype=out_dtype,
         epilogue=epilogue,
         align=align,
+        precision=precision,
     )
     device, assumed = _resolve(arch)
     options.check(split_k=split_k, padding=padding)
@@ -233,6 +236,7 @@ def contiguous_problem(
     out_dtype: str | None = None,
     epilogue: object = None,
     align: int = 16,
+    precision: str | None = None,
 ) -> Problem:
     """The `Problem` of a call on contiguous tensors; arguments and errors as in `plan`."""
     for name, size, least in (("m", m, 1), ("n", n, 1), ("k", k, 0), ("batch", batch, 1)):
@@ -246,6 +250,9 @@ def contiguous_problem(
     for name, kind in (("dtype", item), ("out_dtype", out_item)):
         if align < kind.itemsize:
             raise ArgumentError(f"align={align}: below the {kind.itemsize} bytes of {name}={kind.name!r}")
+    options.check(precision=precision)
+    if precision is not None and item.name != "fp32":
+        raise ArgumentError(f"precision={precision!r} is for fp32 inputs, and dtype is {item.name!r}: leave it out")
     graph = _graph(epilogue)
     if n % 2 and graph.has_pair:
         raise ShapeError(f"n={n}: an epilogue with pair() needs an even n")
@@ -272,6 +279,7 @@ def contiguous_problem(
         operands=tuple(operand(spec.kind, spec.paired) for spec in graph.operands),
         alpha="float",
         beta="float",
+        precision=(precision or STRICT) if item.name == "fp32" else None,
     )
     return Problem(m, n, k, batch, signature)
 

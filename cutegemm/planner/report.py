@@ -33,6 +33,7 @@ def data(plan: Plan) -> dict[str, Any]:
             "n": problem.n,
             "k": problem.k,
             "batch": problem.batch,
+            "precision": signature.precision,
             "a": asdict(signature.a),
             "b": asdict(signature.b),
             "c": None if signature.c is None else asdict(signature.c),
@@ -90,6 +91,8 @@ def _problem(plan: Plan) -> list[str]:
     if plan.transposed:
         lines.append("           D^T = B^T A^T instead of D, which is contiguous along M")
     lines.append(f"tensors    {' | '.join(tensors)}")
+    if signature.precision is not None:
+        lines.append(f"precision  {signature.precision}")
     if operands:
         lines.append(f"operands   {' | '.join(operands)}")
     first, *rest = graph.describe()

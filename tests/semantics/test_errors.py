@@ -123,6 +123,7 @@ ARGUMENTS = [
     (lambda: {"epilogue": two(), "out": None, "out_dtype": (BF16,)}, "out_dtype has 1 entries"),
     (lambda: {"epilogue": two(), "out": None, "out_dtype": {"x": BF16}}, "out_dtype has keys x: expected out, pre"),
     (lambda: {"precision": "ieee"}, "precision='ieee' is for fp32 inputs, and a is bf16"),
+    (lambda: {"precision": "tf32"}, "precision='tf32' is for fp32 inputs, and a is bf16"),
     (lambda: {"precision": 32}, "precision=32: expected None, 'ieee'"),
     (lambda: {"split_k": 0}, "split_k=0: expected 'auto', an int of at least 1, or 'stream'"),
     (lambda: {"split_k": True}, "split_k=True"),
@@ -140,7 +141,6 @@ ARGUMENTS = [
 NOT_AVAILABLE = [
     (lambda: {"split_k": "stream"}, "split_k='stream' is not available yet"),
     (lambda: {"batch_invariant": True}, "batch_invariant=True is not available yet"),
-    (lambda: {"precision": "tf32"}, "precision='tf32' is not available yet"),
     (lambda: {"precision": "bf16x9"}, "precision='bf16x9' is not available yet"),
     (lambda: {"a": ones(M, K, requires_grad=True)}, "a requires grad, and autograd is not available yet"),
     (lambda: {"b": ones(K, N, requires_grad=True)}, "b requires grad"),
@@ -184,7 +184,8 @@ CPU_CASES = [
 SERVED = "on cuda tensors expected one of fp16, bf16, fp32"
 CUDA_CASES = [
     (lambda: {"a": ones(M, K).float(), "b": ones(K, N).float()}, DTypeError, "a and b are fp32: .* serves fp16, bf16"),
-    (lambda: {"a": ones(M, K).double(), "b": ones(K, N).double()}, DTypeError, f"a is fp64: {SERVED}$"),
+    (lambda: {"a": ones(M, K).double(), "b": ones(K, N).double()}, DTypeError, f"a is fp64: {SERVED}; torch.mat"),
+    (lambda: {"a": ones(M, K, dtype=torch.complex64)}, DTypeError, f"a is complex64: {SERVED}; torch.matmul multip"),
     (lambda: {"a": ones(M, K).char(), "b": ones(K, N).char()}, DTypeError, f"a is int8: {SERVED}$"),
     (lambda: {"b": ones(K, N, dtype=torch.float32)}, DTypeError, "a is bf16 and b is fp32"),
     (lambda: {"c": ones(M, N, dtype=torch.float64)}, DTypeError, f"c is fp64: {SERVED}$"),

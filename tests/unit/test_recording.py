@@ -117,7 +117,7 @@ def test_a_log_that_can_not_be_written_is_warned_of_once(monkeypatch: pytest.Mon
         ("{", "JSONDecodeError"),
         ("[]", "TypeError"),
         ("{}", "schema"),
-        ('{"schema": 2}', "schema 2: this cutegemm reads 1"),
+        ('{"schema": 1}', "schema 1: this cutegemm reads 2"),
         ("m=-1", "expected ints of at least 0"),
         ('k="64"', "expected ints of at least 0"),
         ("a=3", "TypeError"),
