@@ -12,6 +12,7 @@ from torch import Tensor
 
 from benchmarks.suites import Case
 from cutegemm.eager import EAGER
+from cutegemm.problem import STRICT
 
 #: Computes the case and returns the result: `out`, or a new tensor where torch has no `out=` for it.
 Call = Callable[[], Tensor]
@@ -31,7 +32,8 @@ class Inputs:
 class Contender:
     """A way of computing cases. `prepare` gives None for a case that it has no way for.
 
-    `kernel` says what computes a case. `loose` says that a result may be rounded more often than ours: between
+    `precision` is that of fp32 products, strict unless the name ends in `@` and another. `kernel` says what computes a
+    case. `loose` says that a result may be rounded more often than ours: between
     separate calls, in a library's own activations, or where torch lets it add partial sums in the output's type.
     """
 
@@ -39,6 +41,7 @@ class Contender:
     prepare: Callable[[Case, Inputs], Call | None]
     kernel: Callable[[Case], str]
     loose: bool = False
+    precision: str = STRICT
 
 
 def bind(case: Case, operands: tuple[Tensor, ...]) -> Any:
@@ -50,41 +53,51 @@ def bind(case: Case, operands: tuple[Tensor, ...]) -> Any:
     return getattr(epilogues, case.epilogue)(*operands)
 
 
-def ours(pin: str | None = None) -> Contender:
+def ours(pin: str | None = None, precision: str = STRICT) -> Contender:
     """`cutegemm.gemm` on the planner's choice, or on a pinned kernel (`family[:key=value,…]`)."""
     from cutegemm import epilogues, gemm, plan
 
+    def mode(case: Case) -> Any:
+        return {"precision": precision} if case.dtype == "fp32" else {}
+
     def prepare(case: Case, inputs: Inputs) -> Call:
         bound = bind(case, inputs.operands)
-        return lambda: gemm(inputs.a, inputs.b, epilogue=bound, out=inputs.out, kernel=pin)
+        return lambda: gemm(inputs.a, inputs.b, epilogue=bound, out=inputs.out, kernel=pin, **mode(case))
 
     def kernel(case: Case) -> str:
         epilogue = None if case.epilogue == "none" else getattr(epilogues, case.epilogue)
-        chosen = plan(case.m, case.n, case.k, dtype=case.dtype, layout=case.layout, epilogue=epilogue, kernel=pin)
-        return chosen.kernel
+        given: Any = {"dtype": case.dtype, "layout": case.layout, "epilogue": epilogue, "kernel": pin, **mode(case)}
+        return plan(case.m, case.n, case.k, **given).kernel
 
-    return Contender(f"cutegemm:{pin}" if pin else "cutegemm", prepare, kernel)
+    return Contender(_at(f"cutegemm:{pin}" if pin else "cutegemm", precision), prepare, kernel, precision=precision)
 
 
-def _preferring(library: str, call: Call) -> Call:
-    """`call`, during which torch prefers the BLAS `library`; a graph keeps what was called at its capture."""
-    prefer = torch.backends.cuda.preferred_blas_library
+def _at(name: str, precision: str) -> str:
+    return name if precision == STRICT else f"{name}@{precision}"
+
+
+def _preferring(library: str, call: Call, tf32: bool = False) -> Call:
+    """`call`, during which torch prefers the BLAS `library`, in TF32 if wanted; a graph keeps what was called at its
+    capture."""
+    prefer, matmul = torch.backends.cuda.preferred_blas_library, torch.backends.cuda.matmul
 
     def run() -> Tensor:
-        before = prefer()
+        before = prefer(), matmul.allow_tf32
         prefer(library)
+        matmul.allow_tf32 = tf32
         try:
             return call()
         finally:
-            prefer(before)
+            prefer(before[0])
+            matmul.allow_tf32 = before[1]
 
     return run
 
 
-def _cublas(case: Case, inputs: Inputs) -> Call | None:
-    if case.epilogue != "none":
+def _cublas(case: Case, inputs: Inputs, tf32: bool = False) -> Call | None:
+    if case.epilogue != "none" or (tf32 and case.dtype != "fp32"):
         return None
-    return _preferring("cublas", lambda: torch.mm(inputs.a, inputs.b, out=inputs.out))
+    return _preferring("cublas", lambda: torch.mm(inputs.a, inputs.b, out=inputs.out), tf32)
 
 
 #: What torch computes in one call of cuBLASLt: a bias of one dimension is added, and activated, by the library.
@@ -114,14 +127,18 @@ def _unfused(case: Case, inputs: Inputs) -> Call | None:
 CUBLAS = Contender("cublas", _cublas, lambda case: "torch.mm(out=)", loose=True)
 CUBLASLT = Contender("cublaslt", _cublaslt, lambda case: _CUBLASLT[case.epilogue][0], loose=True)
 UNFUSED = Contender("unfused", _unfused, lambda case: "torch, separate calls", loose=True)
-_TORCH = {contender.name: contender for contender in (CUBLAS, CUBLASLT, UNFUSED)}
-NAMES = ("cutegemm", "cutegemm:PIN", *_TORCH)
+CUBLAS_TF32 = Contender(
+    "cublas@tf32", partial(_cublas, tf32=True), lambda case: "torch.mm(out=)", loose=True, precision="tf32"
+)
+_TORCH = {contender.name: contender for contender in (CUBLAS, CUBLASLT, UNFUSED, CUBLAS_TF32)}
+NAMES = ("cutegemm", "cutegemm:PIN", "cutegemm[:PIN]@PRECISION", *_TORCH)
 
 
 def named(name: str) -> Contender:
     """The contender called `name`, one of `NAMES`. Raises ValueError for another name."""
-    if name == "cutegemm" or name.startswith("cutegemm:"):
-        return ours(name.removeprefix("cutegemm").removeprefix(":") or None)
+    if name == "cutegemm" or name.startswith(("cutegemm:", "cutegemm@")):
+        pin, _, precision = name.removeprefix("cutegemm").removeprefix(":").partition("@")
+        return ours(pin or None, precision or STRICT)
     if name in _TORCH:
         return _TORCH[name]
     raise ValueError(f"no contender {name!r}: expected one of {', '.join(NAMES)}")

@@ -86,7 +86,7 @@ class Bench:
             call = contender.prepare(case, replace(inputs, out=guarded.tensor))
             if call is None:
                 continue
-            verdict = gate.judge(call(), loose=contender.loose)
+            verdict = gate.judge(call(), loose=contender.loose, precision=contender.precision)
             try:
                 guarded.assert_intact()
             except AssertionError as wrong:

@@ -17,7 +17,7 @@ class Options:
     kernel: str | None = None
     jit: Literal["forbid"] | None = None
     padding: Literal["auto", "predicate", "copy"] = "auto"
-    split_k: int | Literal["auto"] = "auto"
+    split_k: int | Literal["auto", "stream"] = "auto"
     deterministic: bool = True
 
 
@@ -64,10 +64,8 @@ def _precision(value: Any) -> None:
 def _split_k(value: Any) -> None:
     named = value if isinstance(value, str) else None
     count = value if type(value) is int else 0
-    if named == "auto" or count >= 1:
+    if named in ("auto", "stream") or count >= 1:
         return
-    if named == "stream":
-        raise NotAvailableError("split_k='stream' is not available yet: 'auto' and numbers of parts are served")
     raise ArgumentError(f"split_k={value!r}: expected 'auto', an int of at least 1, or 'stream'")
 
 

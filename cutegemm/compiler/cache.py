@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from cutegemm.compiler import files, loader, serving
 from cutegemm.compiler.spec import Spec
+from cutegemm.compiler.toolchains import TOOLCHAINS
 from cutegemm.errors import ArgumentError, KernelNotBuiltError
 
 if TYPE_CHECKING:
@@ -78,8 +79,8 @@ def clear_memory() -> None:
         _building.clear()
 
 
-def jit_reason(jit: str | None) -> str | None:
-    """Why nothing may be compiled in this process for a call with this `jit=`, or None where it may.
+def jit_reason(jit: str | None, family: str = "") -> str | None:
+    """Why no kernel of `family` may be compiled in this process for a call with this `jit=`, or None where it may.
 
     Raises `ArgumentError` for a value of `CUTEGEMM_JIT` other than 0 and 1.
     """
@@ -90,6 +91,9 @@ def jit_reason(jit: str | None) -> str | None:
         raise ArgumentError(f"CUTEGEMM_JIT={setting!r}: expected 0, which forbids compiling, or 1")
     if setting == "0":
         return "CUTEGEMM_JIT=0"
+    toolchain = TOOLCHAINS.get(family)
+    if toolchain is not None:
+        return toolchain.missing()
     return None if loader.can_compile() else "nvidia-cutlass-dsl, which compiles, is not installed"
 
 
@@ -104,7 +108,7 @@ def _from_disk_or_compiler(spec: Spec, jit: str | None) -> Kernel:
     function = _load(wanted, spec) if files.trusted(wanted) else None
     if function is not None:
         return Kernel(spec, function, "disk")
-    if (reason := jit_reason(jit)) is not None:
+    if (reason := jit_reason(jit, spec.family)) is not None:
         text = f"{spec} is not built, and {reason}: expected it in {wanted} ({spec.key})"
         raise KernelNotBuiltError("\n".join((text, *serving.nearest(spec))))
     directory = cache_directory()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -28,11 +28,13 @@ class _Load(Protocol):
 class Toolchain:
     """How a family's kernels come about.
 
-    A kernel file ends in `suffix`. `folders` hold sources besides the package's own compiler and kernels, `packages`
-    make machine code of them: both are part of a kernel's key.
+    `missing` says what compiling lacks here, if anything. A kernel file ends in `suffix`. `folders` hold sources
+    besides the package's own compiler and kernels, `packages` make machine code of them: both are part of a kernel's
+    key.
     """
 
     compile: _Compile
+    missing: Callable[[], str | None]
     load: _Load
     suffix: str
     folders: tuple[Path, ...]
@@ -66,6 +68,7 @@ def _load_cutlass(path: Path, spec: Spec, symbol: str) -> Any:
 TOOLCHAINS: dict[str, Toolchain] = {
     hand.FAMILY: Toolchain(
         _compile_hand,
+        lambda: None,  # NVRTC says for itself what it lacks
         _load_hand,
         ".cubin",
         (hand.FOLDER,),
@@ -73,6 +76,7 @@ TOOLCHAINS: dict[str, Toolchain] = {
     ),
     cutlass_cpp.FAMILY: Toolchain(
         cutlass_cpp.compile,
+        cutlass_cpp.missing,
         _load_cutlass,
         ".so",
         (cutlass_cpp.FOLDER, hand.FOLDER),

@@ -9,9 +9,10 @@ from typing import Literal
 from cutegemm.dtypes import lookup
 from cutegemm.kernels.config import spelled
 
-#: Bytes that every block's shared memory may have without a kernel's asking for a GPU in particular.
 _USUAL_ALIGN = 16
 
+#: Into how many parts K is split, or that blocks get equal shares of all steps.
+Split = int | Literal["stream"]
 Schedule = Literal["twostage", "multistage", "cooperative", "pingpong"]
 Reduction = Literal["turnstile", "parallel"]
 
@@ -54,6 +55,25 @@ class CutlassConfig:
         """The least compute capability, 10 x major + minor."""
         return {"twostage": 75, "multistage": 80}.get(self.schedule, 90)
 
+    @property
+    def splitting(self) -> Split:
+        """`split_k=` of it."""
+        return "stream" if self.stream else self.split
+
+    def splits(self, split: Split) -> Iterator[CutlassConfig]:
+        """The configurations that split K so, of this one which does not. Stream-K on Hopper is for cooperative
+        warps, and two-stage kernels have it as well."""
+        if split == "stream":
+            if self.schedule != "pingpong":
+                yield replace(self, stream=True)
+        elif split == 1:
+            yield self
+        else:
+            if self.schedule != "pingpong":
+                yield replace(self, split=split)
+            if not self.hopper:
+                yield replace(self, split=split, reduction="parallel")
+
     def depth(self, dtype: str) -> int:
         """Elements of a step along K."""
         return self.depth_bytes // lookup(dtype).itemsize
@@ -83,13 +103,15 @@ class CutlassConfig:
             "warps": f"{self.warps_m}x{self.warps_n}",
             "cluster": f"{self.cluster_m}x{self.cluster_n}",
             "schedule": self.schedule,
-            "split": "stream" if self.stream else str(self.split),
+            "split": str(self.splitting),
             "reduction": self.reduction,
             "align": str(self.align),
         }
 
     def __str__(self) -> str:
         unsaid = {"cluster": "1x1", "reduction": "turnstile", "align": str(_USUAL_ALIGN), "warps": "1x1"}
+        if self.hopper:
+            unsaid["stages"] = "0"
         return spelled({key: x for key, x in self.options().items() if unsaid.get(key) != x})
 
 
@@ -126,5 +148,5 @@ def _configs() -> Iterator[CutlassConfig]:
         yield CutlassConfig(schedule, m, n, 128, 0, cluster_m=cluster[0], cluster_n=cluster[1])  # type: ignore[arg-type]
 
 
-#: Every configuration that the planner knows; `split`, `stream` and `reduction` are set by what a call asks for.
+#: Every configuration that the planner knows; `splits` makes those that split K.
 CONFIGS: tuple[CutlassConfig, ...] = tuple(_configs())

@@ -155,8 +155,12 @@ def _universal(signature: Signature, config: CutlassConfig, arch: str, form: For
         since,
         tile,
         # In each other's places: see the module's text.
-        lib.TensorDescription(_element(dtype), column if signature.b.major == "n" else row, alignment(signature.b, config)),
-        lib.TensorDescription(_element(dtype), column if signature.a.major == "k" else row, alignment(signature.a, config)),
+        lib.TensorDescription(
+            _element(dtype), column if signature.b.major == "n" else row, alignment(signature.b, config)
+        ),
+        lib.TensorDescription(
+            _element(dtype), column if signature.a.major == "k" else row, alignment(signature.a, config)
+        ),
         lib.TensorDescription(_element(out), column, 16 // lookup(out).itemsize),
         lib.DataType.f32,
         lib.EpilogueFunctor.LinearCombination,

@@ -1,15 +1,14 @@
 // A kernel of CUTLASS 2: two-stage or multistage, tiles in order, by stream-K, or K split.
 #pragma once
 #include "call.cuh"
-#include "visitor.cuh"
 
+#if VISITED
 #include "cutlass/epilogue/threadblock/epilogue_with_visitor_callbacks.h"
 #include "cutlass/gemm/kernel/gemm_universal_with_visitor.h"
 #include "cutlass/gemm/kernel/gemm_universal_with_visitor_streamk.h"
+#include "visitor.cuh"
 
 using Swizzle = typename Emitted::ThreadblockSwizzle;
-
-#if VISITED
 using Threads = cutlass::epilogue::threadblock::OutputTileThreadLayout<
     typename Emitted::Mma::Shape, typename Emitted::Mma::Operator::Shape, typename Emitted::ElementC,
     Emitted::Epilogue::OutputTileIterator::kElementsPerAccess>;

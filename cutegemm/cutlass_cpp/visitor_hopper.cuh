@@ -14,6 +14,22 @@ struct GraphVisitor : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
         return arguments;
     }
 
+    template <class ProblemShape>
+    static bool can_implement(const ProblemShape&, const Arguments&) {
+        return true;
+    }
+
+    template <class ProblemShape>
+    static size_t get_workspace_size(const ProblemShape&, const Arguments&) {
+        return 0;
+    }
+
+    template <class ProblemShape>
+    static cutlass::Status initialize_workspace(const ProblemShape&, const Arguments&, void*, cudaStream_t,
+                                                cutlass::CudaHostAdapter* = nullptr) {
+        return cutlass::Status::kSuccess;
+    }
+
     const Params* params;
 
     CUTLASS_HOST_DEVICE GraphVisitor() {}

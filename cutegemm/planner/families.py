@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from cutegemm.cutlass_cpp.config import CONFIGS as CUTLASS_CONFIGS
+from cutegemm.cutlass_cpp.config import CutlassConfig, Split
 from cutegemm.device import DeviceSpec
 from cutegemm.hand_kernels.levels import LEVELS
 from cutegemm.kernels import config, small_m_config, wgmma_config
-from cutegemm.planner import hand, sm80_multistage, sm90_wgmma, small_m
+from cutegemm.planner import cutlass_cpp, hand, sm80_multistage, sm90_wgmma, small_m
 from cutegemm.planner.legality import Refusal
 from cutegemm.planner.model import Model
 from cutegemm.problem import STRICT, Problem
@@ -25,7 +27,9 @@ class Family(Generic[C]):
     tensors. `refuse` has the rules of the family's own; `legality.refusal` is the whole predicate. `surrounds` says
     that its configurations can split K and copy operands first (`kernels.surroundings`), `unaligned` that they can read
     operands that are not aligned to 16 bytes as they are, `turns` that a D which is contiguous along M may be computed
-    as D^T = B^T A^T. `precisions` are those of `problem.PRECISIONS` that it multiplies fp32 operands in.
+    as D^T = B^T A^T. `precisions` are those of `problem.PRECISIONS` that it multiplies fp32 operands in. `splits` makes
+    configurations that split K of one that does not, where the family splits K by itself. A family that comes `last`
+    is chosen where no other serves, or where it was measured to be the fastest.
     """
 
     name: str
@@ -41,6 +45,8 @@ class Family(Generic[C]):
     unaligned: bool = True
     turns: bool = True
     precisions: tuple[str, ...] = ()
+    splits: Callable[[C, Split], Iterator[C]] | None = None
+    last: bool = False
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -78,6 +84,19 @@ _PLANNED: tuple[Family[Any], ...] = (
         refuse=small_m.refuse,
         model=small_m.StreamModel,
     ),
+    Family(
+        name="cutlass_cpp",
+        summary="CUTLASS C++ from nvidia-cutlass's generator, compiled by nvcc: the one family for Turing",
+        architectures=cutlass_cpp.ARCHITECTURES,
+        operand_dtypes=("fp16", "bf16", "fp32"),
+        scalar_dtypes=("fp16", "bf16", "fp32"),
+        precisions=("tf32",),
+        configs=CUTLASS_CONFIGS,
+        refuse=cutlass_cpp.refuse,
+        model=cutlass_cpp.CutlassModel,
+        splits=CutlassConfig.splits,
+        last=True,
+    ),
 )
 
 #: Families that can be planned for, by name.
@@ -104,5 +123,4 @@ PINNED: dict[str, Family[Any]] = {_HAND.name: _HAND}
 #: by name.
 UPCOMING: dict[str, str] = {
     "simt_f32": "sm_80 and newer",
-    "cutlass_cpp": "sm_75 and newer",
 }

@@ -42,7 +42,7 @@ class Wish:
     """What a call asks of split and copies: None leaves either to the planner. `pad` is "copy" where operands that are
     not aligned have to be copied, whichever they are; without a `workspace` there can be neither."""
 
-    split: int | None = None
+    split: int | Literal["stream"] | None = None
     pad: Pad | Literal["copy"] | None = None
     workspace: bool = True
 
@@ -153,12 +153,17 @@ def _epilogue_dtypes(problem: Problem, family: Family[Any]) -> Iterator[tuple[st
 def _surroundings_refusal(problem: Problem, family: Family[Any], config: Any, asked: Wish) -> Refusal | None:
     """Why `config` does not do what is `asked`, or why its own split or copies make no sense for `problem`."""
     if not family.surrounds:
-        own = getattr(config, "split", 1)
+        own = config.splitting if family.splits else getattr(config, "split", 1)
         if asked.split is not None and (own != asked.split or getattr(config, "split_k", False)):
             return Refusal("split", f"split_k={asked.split}: {family.name} splits K as its configurations say")
+        if not asked.workspace and own != 1:
+            reason = f"split={own}: a function of a C library has no workspace to split K in"
+            return Refusal("workspace", reason)
         if asked.pad == "copy" and needed_copies(problem) != "no":
             return Refusal("padding", f"padding='copy': {family.name} copies no operands")
         return None
+    if asked.split == "stream":
+        return Refusal("split", f"split_k='stream': {family.name} has no stream-K")
     for name in workspace.operands(config.pad):
         if workspace.aligned(getattr(problem.signature, name)):
             return Refusal("padding", f"pad={config.pad}: {name} is aligned to 16 bytes as it is")

@@ -27,7 +27,8 @@ def parse_pin(text: str) -> Pin:
     Keys are `tile` (MxNxK) and `stages`; `warps` (MxN) of `sm80_multistage`, `raster` of it and of `sm90_wgmma`, which
     has `cluster` (MxN), `schedule` (`cooperative` or `pingpong`), `swap_ab` (`yes` or `no`) and `walk` (`m` or `n`)
     too; `split` (parts of K) and `pad` (operands to copy first: `no`, `a`, `b` or `ab`) of both; `warps` (NxK) and
-    `split` of `small_m`. Any may be left out.
+    `split` of `small_m`; `warps`, `cluster`, `schedule` (with `twostage` and `multistage`), `split` (a number or
+    `stream`), `reduction` (`turnstile` or `parallel`) and `align` (bytes) of `cutlass_cpp`. Any may be left out.
     Raises `NotAvailableError` for a family that this version does not have yet, and `ArgumentError` for an
     unknown family, an unknown, repeated or malformed key, or values that no registered configuration has.
     """
@@ -46,7 +47,7 @@ def parse_pin(text: str) -> Pin:
     wanted = _options(text, options, family) if ":" in text else {}
     asked: dict[str, Any] = _surroundings(text, wanted) if family.surrounds else {}
     options = ",".join(f"{key}={value}" for key, value in wanted.items())
-    configs = tuple(c for c in family.configs if wanted.items() <= c.options().items())
+    configs = tuple(c for c in _pool(text, wanted, family) if wanted.items() <= c.options().items())
     # A configuration's own text leaves out usual values, and is not to mean its neighbours of another.
     exact = tuple(c for c in configs if str(c) == options)
     if exact and family.surrounds:
@@ -58,14 +59,26 @@ def parse_pin(text: str) -> Pin:
     return Pin(text, family, configs, Wish(**asked))
 
 
+def _pool(text: str, wanted: dict[str, str], family: Family[Any]) -> tuple[Any, ...]:
+    """The configurations that `wanted` may be of: with K split as it says, where the family does that itself."""
+    split = wanted.get("split", "1")
+    if family.splits is None or split == "1":
+        return family.configs
+    count: Any = split if split == "stream" else _parts(text, split)
+    return tuple(config for each in family.configs for config in family.splits(each, count))
+
+
+def _parts(text: str, count: str) -> int:
+    if not (count.isascii() and count.isdigit() and len(count) < 10 and int(count) > 0):
+        raise ArgumentError(f"kernel={text[:200]!r}: split={count[:20]}: expected a positive number of parts")
+    return int(count)
+
+
 def _surroundings(text: str, wanted: dict[str, str]) -> dict[str, Any]:
     """Takes what `wanted` says of split and copies out of it: no registered configuration has them."""
     asked: dict[str, Any] = {}
     if "split" in wanted:
-        count = wanted.pop("split")
-        if not (count.isascii() and count.isdigit() and len(count) < 10 and int(count) > 0):
-            raise ArgumentError(f"kernel={text[:200]!r}: split={count[:20]}: expected a positive number of parts")
-        asked["split"] = int(count)
+        asked["split"] = _parts(text, wanted.pop("split"))
     if "pad" in wanted:
         asked["pad"] = wanted.pop("pad")
         if asked["pad"] not in get_args(Pad):

@@ -15,7 +15,7 @@ from cutegemm.errors import ArgumentError, CuteGemmError, DeviceError, ShapeErro
 from cutegemm.fusion.graph import IDENTITY, Graph
 from cutegemm.kernels.config import KernelConfig
 from cutegemm.planner import report, surroundings, tables
-from cutegemm.planner.families import FAMILIES, UPCOMING, Family
+from cutegemm.planner.families import FAMILIES, Family
 from cutegemm.planner.legality import Refusal, Wish, needed_copies, product, refusal
 from cutegemm.planner.model import Estimate, Model
 from cutegemm.planner.pin import Pin, parse_pin
@@ -95,7 +95,7 @@ def plan(
     epilogue: object = None,
     align: int = 16,
     kernel: str | None = None,
-    split_k: int | Literal["auto"] = "auto",
+    split_k: int | Literal["auto", "stream"] = "auto",
     padding: Literal["auto", "predicate", "copy"] = "auto",
     precision: str | None = None,
 ) -> Plan:
@@ -138,7 +138,7 @@ def plan_problem(
     device: DeviceSpec,
     *,
     kernel: str | None = None,
-    split_k: int | Literal["auto"] = "auto",
+    split_k: int | Literal["auto", "stream"] = "auto",
     padding: Literal["auto", "predicate", "copy"] = "auto",
     workspace: bool = True,
     assumed: str | None = None,
@@ -174,7 +174,8 @@ def plan_problem(
             legal.append((estimate.us, Candidate(family.name, config, estimate, None)))
     if not legal:
         raise _nothing_serves(refused, device, kernel)
-    legal.sort(key=lambda pair: pair[0])  # stable: the family's order decides between equals
+    # Stable: the family's order decides between equals.
+    legal.sort(key=lambda pair: (pin is None and FAMILIES[pair[1].family].last, pair[0]))
     times = tables.times(problem, device)
     known = [pair for pair in legal if pair[1].kernel in times]
     if known:
@@ -220,8 +221,6 @@ def _elsewhere(device: DeviceSpec) -> str:
     able = [family.name for family in FAMILIES.values() if device.arch in family.architectures]
     if able:
         return f"use {', '.join(able)}"
-    if device.compute_capability == (7, 5):
-        return f"cutlass_cpp will serve {UPCOMING['cutlass_cpp']}, and is not part of this version"
     return "no other family serves it"
 
 

@@ -42,13 +42,17 @@ _FEW_WAVES = 3
 def wish(split_k: int | str, padding: str) -> Wish:
     """The wish that `gemm`'s keywords express."""
     pads: dict[str, Literal["no", "copy"] | None] = {"auto": None, "predicate": "no", "copy": "copy"}
-    return Wish(None if isinstance(split_k, str) else split_k, pads[padding])
+    split: Any = None if split_k == "auto" else split_k
+    return Wish(split, pads[padding])
 
 
 def variants(problem: Problem, family: Family[Any], config: Any, device: DeviceSpec, asked: Wish) -> Iterator[Any]:
     """`config` with every split and copy that is worth a try, or that is asked for."""
     if not family.surrounds:
-        yield config
+        if family.splits is not None and asked.split is not None and config.splitting == 1:
+            yield from family.splits(config, asked.split)
+        else:
+            yield config
         return
     needed = needed_copies(problem)
     pads: tuple[Pad, ...] = ("no", needed) if family.unaligned and needed != "no" else (needed,)
@@ -57,7 +61,7 @@ def variants(problem: Problem, family: Family[Any], config: Any, device: DeviceS
     if asked.pad is not None:
         pads = (needed if asked.pad == "copy" else asked.pad,)
     splits = _splits(problem, config, device) if asked.workspace else (1,)
-    if asked.split is not None:
+    if isinstance(asked.split, int):
         splits = (asked.split,)
     for pad in pads:
         for split in splits:
