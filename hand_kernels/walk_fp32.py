@@ -18,24 +18,21 @@ class _Direct(Scheme):
         x, y = thread
         if self.parameters.get("X_ALONG_ROWS"):
             return [(x, y)]
-        run, rows = self.level.columns, self.level.tile_m // self.level.block[1]
-        return [(rows * y + r, run * x + j) for r in range(rows) for j in range(run)]
+        run = self.level.columns
+        return [(y, run * x + j) for j in range(run)]
 
     def loads(self, block: tuple[int, int], thread: Thread, step: int) -> list[Move]:
         self.turn(step)
-        outputs, origin = self.outputs(thread), self.origin(block)
-        own = sorted({origin[0] + row for row, _ in outputs})
-        column, k, run = origin[1] + outputs[0][1], step * self.depth, self.level.columns
-        if own[0] >= self.m or column >= self.n:
+        (first, column), origin = self.outputs(thread)[0], self.origin(block)
+        row, column, k, run = origin[0] + first, origin[1] + column, step * self.depth, self.level.columns
+        if row >= self.m or column >= self.n:
             return []
-        rows = [min(row, self.m - 1) for row in own]  # past M: the last row again
         left = min(run, self.k - k)
         if left == run:
-            return [*(self._run("a", row, k, run) for row in rows),
-                    *(self._run("b", k + i, column, run) for i in range(run))]  # fmt: skip
+            return [self._run("a", row, k, run), *(self._run("b", k + i, column, run) for i in range(run))]
         count, width = min(run, self.n - column), self.itemsize
         return [
-            *(self._move("a", row, k, left, width, "ld.global", ()) for row in rows),
+            self._move("a", row, k, left, width, "ld.global", ()),
             *(self._move("b", k + i, column, count, width, "ld.global", ()) for i in range(left)),
         ]
 

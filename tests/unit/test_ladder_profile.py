@@ -134,7 +134,7 @@ def rung(name: str, n: int = 1024) -> Rung:
     [
         ("level1", 2.5, 2.5, 160 / 256),  # a sector for A's broadcast and four for B, of 2 x 128 bytes asked for
         ("level1-uncoalesced", 16.5, 2.5, 33 * 32 / 256),
-        ("level2", (2 + 4 * 16) / 6, (2 + 4 * 16) / 6, (2 * 32 + 4 * 512) / (32 * 96)),
+        ("level2", (1 + 4 * 16) / 5, (1 + 4 * 16) / 5, (32 + 4 * 512) / (32 * 80)),
         ("level3", 4, 4, 1),
         ("level4", 16, 16, 1),
         ("level5", None, None, 1),

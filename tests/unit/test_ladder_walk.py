@@ -165,10 +165,7 @@ def test_a_thread_without_shared_memory_loads_what_its_outputs_need(name: str) -
             for at in elements(move)
         )
         wanted = {x for k in range(70) for r, c in inside for x in (("a", r, k), ("b", k, c))}
-        assert set(loaded) == wanted
-        # A row past M is the last row again: whatever else is loaded, is loaded once.
-        again = len(inside) > 0 and any(row + r >= 37 for r, _ in walk.outputs(thread))
-        assert set(loaded.values()) <= ({1, 2} if again and name == "level2" else {1})
+        assert loaded == Counter(dict.fromkeys(wanted, 1))
 
 
 @pytest.mark.parametrize(("name", "size"), [("level7", WHOLE), ("level8", RAGGED), ("level8-128x128x32", RAGGED)])
