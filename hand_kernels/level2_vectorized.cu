@@ -1,8 +1,8 @@
 // Level 2, vectorized: several outputs a thread, 16 bytes a load, and loads that do not wait for one another.
 //
-// A thread computes four neighbouring outputs. One read of A now serves four of them, and what it reads are 16 bytes at a
-// time (8 of a 16-bit type): four k of A, four columns of B. An instruction that moves 16 bytes a lane costs one issue
-// slot where four would have cost four, and asks for 512 bytes a warp.
+// A thread computes four neighbouring outputs. One read of A now serves four of them, and what it reads are 16 bytes
+// at a time (8 of a 16-bit type): four k of A, four columns of B. An instruction that moves 16 bytes a lane costs one
+// issue slot where four would have cost four, and asks for 512 bytes a warp.
 //
 // What is asked for at once is what counts: bytes under way are bandwidth times latency. The five loads of four k stand
 // together, none behind a condition, so that all are under way before the first product. Were the question whether all

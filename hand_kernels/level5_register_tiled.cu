@@ -15,21 +15,21 @@
 // waiting, and what the next k takes is read from shared memory while this one's products are made:
 //   for each k of step t: read the next one's elements, multiply this one's
 //   before the last k: wait for step t + 1; barrier; start copying step t + 2; the next k is that of step t + 1
-// One barrier is enough: it says both that step t + 1 is there for all, and that all have read what they need of step t,
-// whose place step t + 2 takes. The copy has the whole of a step, some thousand clocks, to arrive.
+// One barrier is enough: it says both that step t + 1 is there for all, and that all have read what they need of step
+// t, whose place step t + 2 takes. The copy has the whole of a step, some thousand clocks, to arrive.
 //
 // Arithmetic intensity. From global memory 128 / 4 = 32 FLOP a byte, beyond the ridge of an H100 (20). From shared
 // memory 2 * 128 FLOP for 96 bytes, 2.7 FLOP a byte: an SM does 128 FMAs a clock and reads 128 bytes, a ridge of 2, so
 // that shared memory is busy three quarters of the time. With 8 x 8 outputs, the variant `level5-square`, it would have
 // to be busy all of it. More than 8 x 16 do not fit: their sums alone take 128 of the 255 registers of a thread.
 //
-// In the profiler: the FMA pipe leads; no bank conflicts in reads; few stalls for barriers; registers set the occupancy,
-// at 8 warps an SM.
+// In the profiler: the FMA pipe leads; no bank conflicts in reads; few stalls for barriers; registers set the
+// occupancy, at 8 warps an SM.
 #include "common.cuh"
 #include "layouts.cuh"
 
-constexpr int PER = PER_CHUNK<Element>;                    // elements of a chunk: 4 of fp32, 8 of 16 bits
-constexpr int A_PER = A_BYTES / int(sizeof(Element));      // k that a thread has of A's rows at a time
+constexpr int PER = PER_CHUNK<Element>;                // elements of a chunk: 4 of fp32, 8 of 16 bits
+constexpr int A_PER = A_BYTES / int(sizeof(Element));  // k that a thread has of A's rows at a time
 constexpr int LANES_M = 8, LANES_N = 4;
 constexpr int WARP_M = THREAD_M * LANES_M, WARP_N = THREAD_N * LANES_N;
 constexpr int WARPS_N = TILE_N / WARP_N;
