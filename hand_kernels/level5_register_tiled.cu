@@ -14,7 +14,7 @@
 // Double buffering, twice. cp.async copies from global to shared memory without a detour through registers and without
 // waiting, and what the next k takes is read from shared memory while this one's products are made:
 //   for each k of step t: read the next one's elements, multiply this one's
-//   before the last k: wait for step t + 1; barrier; start copying step t + 2; the next k is that of step t + 1
+//   for its last k: wait for step t + 1; barrier; read the elements of its first k; start copying step t + 2; multiply
 // One barrier is enough: it says both that step t + 1 is there for all, and that all have read what they need of step
 // t, whose place step t + 2 takes. The copy has the whole of a step, some thousand clocks, to arrive.
 //
@@ -146,17 +146,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) KERNEL(cons
     int reading = 0;
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
+        Stage& stage = stages[reading];
+        reading = reading + 1 == STAGES ? 0 : reading + 1;
 #pragma unroll
         for (int k = 0; k < TILE_K; ++k) {
-            if (k == TILE_K - 1) {
+            const bool last = k == TILE_K - 1;
+            if (last) {
                 cp_async_wait<STAGES - 2>();
                 __syncthreads();
-                copier.start(stages[reading]);
-                reading = reading + 1 == STAGES ? 0 : reading + 1;
             }
-            const int next = (k + 1) % TILE_K;
-            if (next % A_PER == 0) load_a(a[next / A_PER % 2], stages[reading], row, next);
-            load_b(b[next % 2], stages[reading], chunk, next);
+            const int next = last ? 0 : k + 1;
+            const Stage& from = last ? stages[reading] : stage;
+            if (next % A_PER == 0) load_a(a[next / A_PER % 2], from, row, next);
+            load_b(b[next % 2], from, chunk, next);
+            if (last) copier.start(stage);
             multiply(a[k / A_PER % 2], b[k % 2], k % A_PER, sums);
         }
     }
