@@ -35,7 +35,8 @@ struct TransposedTile {
 //
 // Eight rows' chunk c is what a pass of ldmatrix reads, and rows that fill the 32 banks have it in the same four of
 // them: an 8-way conflict. The order of a row's chunks is permuted, by the row: in rows of 8 or more chunks chunk c
-// lies where c ^ row % 8 would; rows of 4 fill the banks in twos, and each pair of them gets an order of its own.
+// lies where c ^ row % 8 would; rows of 4 fill the banks in twos, and each pair of them gets an order of its own; of
+// rows of 2, each four.
 template <int CHUNKS>
 struct SwizzledRows {
     static constexpr int PERIOD = CHUNKS < 8 ? CHUNKS : 8, ROWS_PER_ORDER = 8 / PERIOD;

@@ -248,8 +248,12 @@ class Staged(Scheme):
         """The step that a turn computes."""
         return turn
 
+    def pending(self, step: int) -> int:
+        """Groups of copies that a thread which waits for `step` leaves under way."""
+        return self.ahead - 1
+
     def waits(self, step: int) -> tuple[str, ...]:
-        pending = self.ahead - 1
+        pending = self.pending(step)
         text = f"cp.async.wait_group {pending}: all of this thread's copies but the last {_count(pending, 'group')}"
         return (
             text if pending else "cp.async.wait_group 0: all of this thread's copies",

@@ -5,6 +5,9 @@ from __future__ import annotations
 from cutegemm.hand_kernels.levels import Level
 from cutegemm.hand_kernels.walk import Move, Read, Scheme, Staged, Thread
 
+#: A warp's lanes along M and N on level 5.
+_LANES_M, _LANES_N = 8, 4
+
 
 class _Direct(Scheme):
     """Levels 1 and 2: from global memory to registers. A step is one k, or as many as the thread has columns."""
@@ -27,10 +30,9 @@ class _Direct(Scheme):
         row, column, k, run = origin[0] + first, origin[1] + column, step * self.depth, self.level.columns
         if row >= self.m or column >= self.n:
             return []
-        left = min(run, self.k - k)
-        if left == run:
+        left, count, width = min(run, self.k - k), min(run, self.n - column), self.itemsize
+        if left == count == run:
             return [self._run("a", row, k, run), *(self._run("b", k + i, column, run) for i in range(run))]
-        count, width = min(run, self.n - column), self.itemsize
         return [
             self._move("a", row, k, left, width, "ld.global", ()),
             *(self._move("b", k + i, column, count, width, "ld.global", ()) for i in range(left)),
@@ -117,20 +119,31 @@ class _Transposed(_Tiled):
 
 
 class _RegisterTiled(Staged):
-    """Level 5: 8 rows, 4 apart, by runs of 16 bytes of columns."""
+    """Level 5: rows 8 apart, by runs of 16 bytes of columns. A stage is filled again as soon as it has been read."""
+
+    def __init__(self, level: Level, m: int, n: int, k: int, dtype: str) -> None:
+        super().__init__(level, m, n, k, dtype)
+        self.ahead = level.stages
 
     def _first(self, thread: Thread) -> tuple[int, int]:
         """The thread's first row in the tile, and its first chunk of columns."""
         warp, lane = divmod(self.linear(thread), 32)
-        warp_m, warp_n = self.parameters["THREAD_M"] * 4, self.parameters["THREAD_N"] * 8
+        warp_m, warp_n = self.parameters["THREAD_M"] * _LANES_M, self.parameters["THREAD_N"] * _LANES_N
         down, right = divmod(warp, self.level.tile_n // warp_n)
-        return down * warp_m + lane // 8, right * (warp_n // self.per) + lane % 8
+        return down * warp_m + lane // _LANES_N, right * (warp_n // self.per) + lane % _LANES_N
+
+    def _rows(self, thread: Thread) -> list[int]:
+        """The thread's rows in the tile."""
+        return [self._first(thread)[0] + _LANES_M * i for i in range(self.parameters["THREAD_M"])]
+
+    def _columns(self, thread: Thread) -> list[int]:
+        """The first columns of its runs."""
+        runs = self.parameters["THREAD_N"] // self.per
+        return [(self._first(thread)[1] + _LANES_N * r) * self.per for r in range(runs)]
 
     def outputs(self, thread: Thread) -> list[tuple[int, int]]:
-        row, chunk = self._first(thread)
-        runs = self.parameters["THREAD_N"] // self.per
-        columns = [(chunk + 8 * r) * self.per + j for r in range(runs) for j in range(self.per)]
-        return [(row + 4 * i, column) for i in range(self.parameters["THREAD_M"]) for column in columns]
+        columns = [first + j for first in self._columns(thread) for j in range(self.per)]
+        return [(row, column) for row in self._rows(thread) for column in columns]
 
     def stores(self, block: tuple[int, int], thread: Thread) -> list[Move]:
         (row, column), per = self.origin(block), self.per
@@ -139,20 +152,27 @@ class _RegisterTiled(Staged):
         return [move for move in moves if move.valid > 0]
 
     def reads(self, thread: Thread, step: int, k: int) -> list[Read]:
-        (row, chunk), base = self._first(thread), self.stage(step) * self.stage_bytes
-        size = self.parameters["A_BYTES"]
+        base, size = self.stage(step) * self.stage_bytes, self.parameters["A_BYTES"]
         deep = size // self.itemsize
-        first, runs = k // deep * deep, self.parameters["THREAD_N"] // self.per
-        rows = [row + 4 * i for i in range(self.parameters["THREAD_M"])]
-        columns = [(chunk + 8 * r) * self.per for r in range(runs)]
+        first = k // deep * deep
         span = f"{first}..{first + deep - 1}"
         return [
-            *(Read("a", "stages", base + self.a_place(r, first), size, f"A[{r}][{span}]") for r in rows),
+            *(
+                Read("a", "stages", base + self.a_place(row, first), size, f"A[{row}][{span}]")
+                for row in self._rows(thread)
+            ),
             *(
                 Read("b", "stages", base + self.b_place(k, c), 16, f"B[{k}][{c}..{c + self.per - 1}]")
-                for c in columns
+                for c in self._columns(thread)
             ),
         ]
+
+    def waits(self, step: int) -> tuple[str, ...]:
+        when = "in the step before, ahead of its last k" if self.turn(step) else "before the loop"
+        return tuple(f"{when}, {text}" for text in super().waits(step))
+
+    def pending(self, step: int) -> int:
+        return self.level.stages - (2 if self.turn(step) else 1)
 
 
 SCHEMES: dict[str, type[Scheme]] = {

@@ -125,24 +125,39 @@ def _range(
     """The least and greatest outputs as accumulator and operands move within their errors.
 
     Every output element depends on one accumulator, or on an even and its odd neighbour after a `pair`: they are moved
-    together, apart and one by one, by their whole errors and by half, against operands that are moved by a rounding
-    either way. An extremum between these points lies beyond them by less than an eighth of the range.
+    together, apart and one by one, by their whole errors and by half. What a rounding of an operand makes of the
+    outputs is found for each operand on its own, beside either end of the accumulator's range and in its middle, and
+    added up: sums of which one rounds up and another down need not cancel as their terms do. An extremum between these
+    points lies beyond them by less than an eighth of the range.
     """
     graph = arguments.graph
     if graph == IDENTITY:
         finite = acc.isfinite()
         return [torch.where(finite, acc - spread, acc)], [torch.where(finite, acc + spread, acc)]
     unit = 2.0**-53 if arguments.a.dtype == torch.float64 else U32
+    operands = [o.double() if isinstance(o, Tensor) else o for o in arguments.operands]
+
+    def outputs(even: float, odd: float, rounded: int | None = None) -> Sequence[Tensor]:
+        """With the accumulators moved by so much of their errors, and operand `rounded` by a rounding."""
+        moved = acc.clone()
+        moved[..., 0::2] += even * spread[..., 0::2]
+        moved[..., 1::2] += odd * spread[..., 1::2]
+        own = [o * (1 + 4 * unit) if i == rounded else o for i, o in enumerate(operands)]
+        return evaluate(graph, moved, own, dtype=torch.float64)
+
     lows, highs = list(values), list(values)
     directions = [(1.0, 1.0), *([(1.0, -1.0), (1.0, 0.0), (0.0, 1.0)] if graph.has_pair else [])]
-    steps = (-1.0, -0.5, 0.5, 1.0)
-    for (even, odd), step, scale in itertools.product(directions, steps, (1 - 4 * unit, 1 + 4 * unit)):
-        moved = acc.clone()
-        moved[..., 0::2] += step * even * spread[..., 0::2]
-        moved[..., 1::2] += step * odd * spread[..., 1::2]
-        operands = [o.double() * scale if isinstance(o, Tensor) else o for o in arguments.operands]
-        for i, value in enumerate(evaluate(graph, moved, operands, dtype=torch.float64)):
+    for (even, odd), step in itertools.product(directions, (-1.0, -0.5, 0.5, 1.0)):
+        for i, value in enumerate(outputs(step * even, step * odd)):
             lows[i], highs[i] = torch.minimum(lows[i], value), torch.maximum(highs[i], value)
+    points = {step: outputs(step, step) for step in (-1.0, 0.0, 1.0)} if operands else {}
+    for operand in range(len(operands)):
+        effects = [torch.zeros_like(value) for value in values]
+        for step, point in points.items():
+            for i, (value, rounded) in enumerate(zip(point, outputs(step, step, operand), strict=True)):
+                effects[i] = torch.maximum(effects[i], (rounded - value).abs().nan_to_num(0.0, posinf=0.0))
+        for i, effect in enumerate(effects):
+            lows[i], highs[i] = lows[i] - effect, highs[i] + effect
     tail = NORMCDF_TAIL * (1 + float(acc.abs().nan_to_num(0.0, 0.0).max())) ** 2 if acc.numel() else 0.0
     lost = UNDERFLOW + (tail if any(node.op == "normcdf" for node in graph.nodes) else 0.0)
     for i, value in enumerate(values):

@@ -23,7 +23,7 @@ SCATTERED, CONFLICTED = 1.5, 0.1
 #: Resident warps, of those that an SM could hold, below which latency has little to hide behind.
 FEW_WARPS = 0.3
 #: What to read for fewer words a product, by a level's number.
-_TILES: dict[int, str | None] = {1: "level3", 2: "level3", 3: "level4", 4: "level5", 5: "level5-wide"}
+_TILES: dict[int, str | None] = {1: "level3", 2: "level3", 3: "level4", 4: "level5", 5: "level6"}
 _TILES |= {6: "level7", 7: "level8", 8: "level9", 9: "level10", 10: None}
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cutegemm import Row, epilogue, ops
+from cutegemm import Row, Tile, epilogue, ops
 from cutegemm.reference import gemm64
 from tests.helpers import Guarded, assert_within, check, expect
 
@@ -166,6 +166,23 @@ def test_a_bias_read_from_the_wrong_column_is_rejected() -> None:
     v = torch.randn(N)
     with pytest.raises(AssertionError, match="elements are wrong"):
         check((honest(a, b, torch.float32) + v.roll(1)).bfloat16(), a, b, epilogue=bias(v))
+
+
+def test_operands_that_cancel_leave_the_roundings_of_each() -> None:
+    """The residual takes off what the bias has brought, but not what the sum with it has lost."""
+
+    @epilogue
+    def bias_relu_add(acc, bias: Row, residual: Tile):
+        return ops.relu(acc + bias) + residual
+
+    a, b = torch.full((1, 1), 2.0**-14), torch.full((1, 1), 2.0**-13)
+    operands = bias_relu_add(torch.ones(1), -torch.ones(1, 1))
+    for result, right in ((2.0**-27, True), (0.0, True), (-(2.0**-25), True), (2.0**-20, False), (-(2.0**-20), False)):
+        if right:
+            check(torch.tensor([[result]]), a, b, epilogue=operands)
+        else:
+            with pytest.raises(AssertionError, match="elements are wrong"):
+                check(torch.tensor([[result]]), a, b, epilogue=operands)
 
 
 def test_a_gated_unit_with_its_halves_swapped_is_rejected() -> None:

@@ -71,8 +71,8 @@ def test_a_prediction_has_the_models_and_the_compiled_kernels_resources() -> Non
     assert 0.35 < (row.tflops or 0) * 1e12 / H200.fp32_flops < 0.5
     assert (row.loaded_bytes, row.intensity, row.memory_bound) == (4294967296, 32.0, False)
     assert row.attainable_tflops == pytest.approx(H200.fp32_flops * 1e-12)
-    assert row.unread is None and 64 < (row.registers or 0) <= 128 and row.local_bytes == 0
-    assert (row.blocks_per_sm, row.occupancy, row.limited_by) == (2, 0.25, ("registers",))
+    assert row.unread is None and 128 < (row.registers or 0) <= 255 and row.local_bytes == 0
+    assert (row.blocks_per_sm, row.occupancy, row.limited_by) == (2, 0.125, ("registers",))
 
 
 def test_a_missing_tool_is_named_and_the_models_stay(monkeypatch) -> None:
