@@ -16,7 +16,8 @@ struct Call {
     int m, n, k;
     int sm_count;
     int blocks_per_sm;
-    int parts;  // that K is split into
+    int parts;    // that K is split into
+    int swizzle;  // tiles side by side that clusters take in turn, at most, before they go on
     EpilogueArguments epilogue;
 };
 

@@ -35,7 +35,7 @@ static typename Gemm::Arguments arguments(const Call& call) {
     given.mainloop.ptr_B = static_cast<decltype(given.mainloop.ptr_B)>(call.b);
     given.mainloop.dB = stride_of<typename Gemm::StrideB>(call.ldb);
 #if VISITED
-    given.epilogue.thread = epilogue;
+    given.epilogue.thread = {epilogue};
 #else
     given.epilogue.thread.alpha = epilogue.alpha;
     given.epilogue.thread.beta = BETA;
@@ -47,8 +47,9 @@ static typename Gemm::Arguments arguments(const Call& call) {
     given.epilogue.dD = stride_of<typename Gemm::StrideD>(epilogue.out0_stride);
 #endif
     given.hw_info = {0, call.sm_count};
+    given.scheduler.max_swizzle_size = call.swizzle;
 #if SHARED_TILES
-    using Mode = typename decltype(given.scheduler)::DecompositionMode;
+    using Mode = decltype(given.scheduler.decomposition_mode);
     given.scheduler.splits = call.parts;
     given.scheduler.decomposition_mode = call.parts > 1 ? Mode::SplitK : Mode::StreamK;
 #endif

@@ -24,7 +24,8 @@ class CutlassConfig:
     A block computes `tile_m` x `tile_n` of D in steps along K of `depth_bytes` of a row. `schedule` is the kernel's
     kind: "twostage" (tensor cores of sm_75), "multistage" (cp.async, sm_80 and newer), both with `warps_m` x `warps_n`
     warps, and "cooperative" or "pingpong" (TMA and wgmma, sm_90a) with clusters of `cluster_m` x `cluster_n` blocks.
-    `stages` of 0 are as many as fit.
+    `stages` of 0 are as many as fit. Of Hopper's, clusters take up to `swizzle` tiles side by side in turn, which share
+    operands in L2.
 
     `split` parts of K make a tile: summed in fp32 in the order of K, by blocks that wait for one another ("turnstile")
     or by a kernel of its own ("parallel"). `stream`: blocks get equal shares of all steps, whichever tiles they are of.
@@ -40,6 +41,7 @@ class CutlassConfig:
     warps_n: int = 1
     cluster_m: int = 1
     cluster_n: int = 1
+    swizzle: int = 1
     split: int = 1
     reduction: Reduction = "turnstile"
     stream: bool = False
@@ -103,13 +105,14 @@ class CutlassConfig:
             "warps": f"{self.warps_m}x{self.warps_n}",
             "cluster": f"{self.cluster_m}x{self.cluster_n}",
             "schedule": self.schedule,
+            "swizzle": str(self.swizzle),
             "split": str(self.splitting),
             "reduction": self.reduction,
             "align": str(self.align),
         }
 
     def __str__(self) -> str:
-        unsaid = {"cluster": "1x1", "reduction": "turnstile", "align": str(_USUAL_ALIGN), "warps": "1x1"}
+        unsaid = {"cluster": "1x1", "swizzle": "1", "reduction": "turnstile", "align": str(_USUAL_ALIGN), "warps": "1x1"}
         if self.hopper:
             unsaid["stages"] = "0"
         return spelled({key: x for key, x in self.options().items() if unsaid.get(key) != x})

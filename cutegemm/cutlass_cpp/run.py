@@ -84,7 +84,7 @@ class CutlassKernel:
             )
             for t in abi.tensors(spec.signature)
         ]
-        extra = ("stream", "memory", "blocks_per_sm", "parts", "padding")
+        extra = ("stream", "memory", "blocks_per_sm", "swizzle", "parts", "padding")
         places = {name: i for i, name in enumerate((*names, *extra))}
         places |= {key: places[name] for key, name in emit.pitches(spec.signature).items()}
         self._call = _Struct(emit.call_fields(spec.signature), places)
@@ -100,8 +100,8 @@ class CutlassKernel:
         self._needs: dict[tuple[int, ...], int] = {}
 
     def __call__(self, *values: Any) -> None:
-        stream = values[-1]
-        given = [*values, 0, self._blocks_per_sm(), self._config.split, 0]  # as `extra` lists them
+        config, stream = self._config, values[-1]
+        given = [*values, 0, self._blocks_per_sm(), config.swizzle, config.split, 0]  # as `extra` lists them
         size = self._workspace_bytes(given)
         # It has to live until the kernels are launched, and no longer.
         memory = _allocate(size) if size > 0 else None

@@ -4,14 +4,17 @@
 #include "cutlass/epilogue/fusion/sm90_visitor_tma_warpspecialized.hpp"
 
 struct GraphVisitor : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
-    using Arguments = EpilogueArguments;
+    // Not the epilogue's own struct: CUTLASS takes a member called beta for a factor of its own source.
+    struct Arguments {
+        EpilogueArguments given;
+    };
     using Params = EpilogueArguments;
     using ElementAux = float;  // what shared memory would hold of D, if D had no type
     struct SharedStorage {};
 
     template <class ProblemShape>
     static constexpr Params to_underlying_arguments(const ProblemShape&, const Arguments& arguments, void*) {
-        return arguments;
+        return arguments.given;
     }
 
     template <class ProblemShape>

@@ -52,7 +52,9 @@ def kernels() -> list[tuple[str, Any, str, torch.dtype]]:
         if on_hopper and (not able or "pingpong" in tile):
             split = ""
         dtype = (torch.bfloat16, torch.float16, torch.float32)[i % 5 % 3]
-        layout = "nt" if on_hopper and dtype == torch.float32 else ("nt", "nn", "tn", "tt")[i % 4]
+        layout = ("nt", "nn", "tn", "tt")[i % 4]
+        if on_hopper and dtype == torch.float32 and layout == "tn":
+            layout = "nt"
         listed.append((f"cutlass_cpp:{tile}{',' if split else ''}{split}", epilogue, layout, dtype))
     return listed
 
