@@ -70,6 +70,7 @@ def examine() -> Iterator[Finding]:
     yield Finding("python", "ok", sys.version.split()[0])
     yield from packages()
     yield from imports()
+    yield nvcc()
     yield from gpus()
     yield cache()
 
@@ -141,6 +142,17 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def nvcc() -> Finding:
+    """What compiles `cutlass_cpp`."""
+    from cutegemm.cutlass_cpp import build
+
+    missing = build.missing()
+    if missing is None:
+        return Finding("nvcc", "ok", build.nvcc())
+    text, _, fix = missing.partition(": ")
+    return Finding("nvcc", "note", f"{text}: cutlass_cpp runs only kernels that are built", fix or None)
 
 
 def imports() -> Iterator[Finding]:

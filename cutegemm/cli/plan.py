@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 
 from cutegemm.cli.output import Subcommands, print_json, subcommand
+from cutegemm.errors import ArgumentError
 from cutegemm.fusion.registry import lookup
-from cutegemm.planner import plan
+from cutegemm.planner import Plan, plan
 
 
 def add(subcommands: Subcommands) -> None:
@@ -33,7 +34,8 @@ def add(subcommands: Subcommands) -> None:
     parser.add_argument("--align", type=int, default=16, help="of the pointers, in bytes (default: 16)")
     parser.add_argument("--epilogue", metavar="NAME", help="one of `cutegemm epilogues`")
     parser.add_argument("--kernel", metavar="PIN", help="family[:key=value,...], as in gemm(kernel=...)")
-    parser.add_argument("--split-k", metavar="PARTS", type=_parts, default="auto", help="of K, or auto (the default)")
+    parts = "of K, stream, or auto (the default)"
+    parser.add_argument("--split-k", metavar="PARTS", type=_parts, default="auto", help=parts)
     parser.add_argument(
         "--padding",
         choices=("auto", "predicate", "copy"),
@@ -41,6 +43,7 @@ def add(subcommands: Subcommands) -> None:
         help="what becomes of A and B that are not aligned to 16 bytes (default: auto)",
     )
     parser.add_argument("--precision", help="of fp32 products, as in gemm(precision=...) (default: ieee)")
+    parser.add_argument("--source", action="store_true", help="print the CUDA C++ of the kernel (cutlass_cpp and hand)")
     parser.set_defaults(run=run)
 
 
@@ -61,11 +64,25 @@ def run(args: argparse.Namespace) -> int:
         padding=args.padding,
         precision=args.precision,
     )
-    if args.json:
+    if args.source:
+        print(_source(chosen))
+    elif args.json:
         print_json(chosen.to_dict())
     else:
         print(chosen.explain())
     return 0
+
+
+def _source(chosen: Plan) -> str:
+    """The CUDA C++ of the chosen kernel. Raises `ArgumentError` for one that is not made of any."""
+    from cutegemm.compiler import Spec
+    from cutegemm.compiler.toolchains import TOOLCHAINS
+
+    toolchain = TOOLCHAINS.get(chosen.family)
+    if toolchain is None:
+        able = ", ".join(TOOLCHAINS)
+        raise ArgumentError(f"--source: {chosen.kernel} is not CUDA C++; --kernel pins one of {able}, which are")
+    return toolchain.source(Spec(chosen.family, chosen.config, chosen.problem.signature, chosen.device.arch))
 
 
 def _parts(text: str) -> int | str:

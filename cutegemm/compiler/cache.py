@@ -1,9 +1,10 @@
 """Kernels that are built: in memory, in bundles, and on disk across processes.
 
-An entry on disk is a kernel file and, written after it, a JSON file with the kernel file's checksum. An entry whose
-checksum does not match, whose JSON is malformed, or whose kernel file does not load or is another kernel's counts as
-absent and is built anew. Files are written under another name and renamed into place; one file lock a key makes
-concurrent processes build a kernel once. A cache that can only be read is read.
+An entry on disk is a kernel file and, written after it, a JSON file with the kernel file's checksum; the source of
+kernels that are CUDA C++ lies beside them. An entry whose checksum does not match, whose JSON is malformed, or whose
+kernel file does not load or is another kernel's counts as absent and is built anew. Files are written under another
+name and renamed into place; one file lock a key makes concurrent processes build a kernel once. A cache that can only
+be read is read.
 """
 
 from __future__ import annotations
@@ -153,6 +154,8 @@ def store(directory: Path, artifact: Artifact) -> Path:
     entry = {"schema": _SCHEMA, "suffix": suffix, "sha256": hashlib.sha256(data).hexdigest(), **spec.describe()}
     path = _kernel_file(directory, spec, entry)
     files.write(path, data)
+    if (toolchain := TOOLCHAINS.get(spec.family)) is not None:
+        files.write(directory / f"{spec.key}.cu", toolchain.source(spec).encode())  # to be read, not to be loaded
     files.write(directory / f"{spec.key}.json", json.dumps(entry, indent=1).encode())
     return path
 

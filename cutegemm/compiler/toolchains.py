@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cutegemm.cutlass_cpp import build as cutlass_cpp
+from cutegemm.cutlass_cpp import emit
 from cutegemm.hand_kernels import build as hand
 
 if TYPE_CHECKING:
@@ -28,11 +29,12 @@ class _Load(Protocol):
 class Toolchain:
     """How a family's kernels come about.
 
-    `missing` says what compiling lacks here, if anything. A kernel file ends in `suffix`. `folders` hold sources
-    besides the package's own compiler and kernels, `packages` make machine code of them: both are part of a kernel's
-    key.
+    `source` is the text that is compiled. `missing` says what compiling lacks here, if anything. A kernel file ends in
+    `suffix`. `folders` hold sources besides the package's own compiler and kernels, `packages` make machine code of
+    them: both are part of a kernel's key.
     """
 
+    source: Callable[[Spec], str]
     compile: _Compile
     missing: Callable[[], str | None]
     load: _Load
@@ -67,6 +69,7 @@ def _load_cutlass(path: Path, spec: Spec, symbol: str) -> Any:
 #: filled cache serves machines without one.
 TOOLCHAINS: dict[str, Toolchain] = {
     hand.FAMILY: Toolchain(
+        hand.source,
         _compile_hand,
         lambda: None,  # NVRTC says for itself what it lacks
         _load_hand,
@@ -75,6 +78,7 @@ TOOLCHAINS: dict[str, Toolchain] = {
         ("nvidia-cuda-nvrtc", "nvidia-cuda-crt", "cuda-core"),
     ),
     cutlass_cpp.FAMILY: Toolchain(
+        emit.source,
         cutlass_cpp.compile,
         cutlass_cpp.missing,
         _load_cutlass,

@@ -6,6 +6,7 @@ both is a shared library that has the cubin in it, and functions that say what a
 
 from __future__ import annotations
 
+import logging
 import shutil
 import subprocess
 import tempfile
@@ -16,9 +17,12 @@ from typing import TYPE_CHECKING
 
 from cutegemm.cutlass_cpp import emit
 from cutegemm.errors import CuteGemmError
+from cutegemm.hand_kernels import build as hand
 
 if TYPE_CHECKING:
     from cutegemm.compiler import Spec
+
+log = logging.getLogger("cutegemm")
 
 #: The family's name in specs and `kernel=` strings.
 FAMILY = "cutlass_cpp"
@@ -38,24 +42,25 @@ def compile(spec: Spec, *, ptx: bool = False) -> tuple[bytes, bytes, float]:
     With `ptx` the device's code is PTX, which drivers compile for newer GPUs than the spec's. Raises `CuteGemmError`
     with nvcc's own words for a source that does not compile, and naming what to install where nvcc is missing.
     """
-    text = emit.source(spec)
-    command = [nvcc(), *_FLAGS, *(f"-I{folder}" for folder in include_folders())]
-    number = spec.arch.removeprefix("sm_")
+    log.warning("nvcc compiles %s: %s", spec, "about a minute" if emit.config_of(spec).hopper else "some ten seconds")
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="cutegemm-") as scratch:
         at = Path(scratch)
-        (at / "kernel.cu").write_text(text)
         (at / "host.cu").write_text(_HOST)
-        real = [f"-gencode=arch=compute_{number},code=sm_{number}"]
-        device = [f"-arch=compute_{number}", "-ptx"] if ptx else [*real, "-cubin"]
-        host = ["-c", "-Xcompiler=-fPIC", *real, "-o", "host.o", "host.cu"]
-        running = [_start([*command, *given], at) for given in ([*device, "-o", "image", "kernel.cu"], host)]
+        running = [_device(spec, at, ptx), _start([*_command(), *_host(spec)], at)]
         for process in running:
             _finish(process, spec)
         # The linker names the section's ends after the file.
         _finish(_start(["ld", "-r", "-z", "noexecstack", "-b", "binary", "-o", "image.o", "image"], at), spec)
         _finish(_start([nvcc(), "-shared", "-o", "kernel.so", "host.o", "image.o"], at), spec)
         return (at / "kernel.so").read_bytes(), (at / "image").read_bytes(), time.perf_counter() - started
+
+
+def image(spec: Spec) -> bytes:
+    """The cubin of `spec`'s kernel alone, to be read. Raises as `compile` does."""
+    with tempfile.TemporaryDirectory(prefix="cutegemm-") as scratch:
+        _finish(_device(spec, Path(scratch)), spec)
+        return (Path(scratch) / "image").read_bytes()
 
 
 def missing() -> str | None:
@@ -84,25 +89,34 @@ def nvcc() -> str:
 
 @cache
 def include_folders() -> tuple[Path, ...]:
-    """Where the headers are: this package's, CUTLASS's, and those of CUDA that a packaged nvcc does not find itself."""
-    from cuda import pathfinder
-
+    """Where the headers are that nvcc does not find by itself: this package's, the hand-written kernels' (elements.cuh)
+    and CUTLASS's."""
     library = emit.library()
     cutlass = Path(str(library.__file__)).parent / "source" / "include"
     if not (cutlass / "cutlass" / "cutlass.h").exists():
         raise CuteGemmError(f"{cutlass} has no cutlass/cutlass.h: pip install --force-reinstall nvidia-cutlass")
-    own = [FOLDER, shared_folder(), cutlass]
-    if "site-packages" in nvcc():
-        found = (pathfinder.find_nvidia_header_directory(part) for part in ("cudart", "cccl"))
-        own += [Path(folder) for folder in found if folder is not None]
-    return tuple(own)
+    return FOLDER, hand.FOLDER, cutlass
 
 
-def shared_folder() -> Path:
-    """Where `elements.cuh` is: the folder of `cutegemm.hand_kernels`."""
-    from cutegemm.hand_kernels import build
+def _command() -> list[str]:
+    return [nvcc(), *_FLAGS, *(f"-I{folder}" for folder in include_folders())]
 
-    return build.FOLDER
+
+def _device(spec: Spec, folder: Path, ptx: bool = False) -> subprocess.Popen[str]:
+    """nvcc, making `image` in `folder`."""
+    (folder / "kernel.cu").write_text(emit.source(spec))
+    number = spec.arch.removeprefix("sm_")
+    target = [f"-arch=compute_{number}", "-ptx"] if ptx else [*_target(spec), "-cubin"]
+    return _start([*_command(), *target, "-o", "image", "kernel.cu"], folder)
+
+
+def _host(spec: Spec) -> list[str]:
+    return ["-c", "-Xcompiler=-fPIC", *_target(spec), "-o", "host.o", "host.cu"]
+
+
+def _target(spec: Spec) -> list[str]:
+    number = spec.arch.removeprefix("sm_")
+    return [f"-gencode=arch=compute_{number},code=sm_{number}"]
 
 
 def _start(command: list[str], folder: Path) -> subprocess.Popen[str]:

@@ -18,6 +18,7 @@ struct Call {
     int blocks_per_sm;
     int parts;    // that K is split into
     int swizzle;  // tiles side by side that clusters take in turn, at most, before they go on
+    int raster;   // which way they go: 0 as CUTLASS thinks best, 1 along M, 2 along N
     EpilogueArguments epilogue;
 };
 

@@ -47,7 +47,10 @@ static typename Gemm::Arguments arguments(const Call& call) {
     given.epilogue.dD = stride_of<typename Gemm::StrideD>(epilogue.out0_stride);
 #endif
     given.hw_info = {0, call.sm_count};
+    using Order = decltype(given.scheduler.raster_order);
+    const Order orders[] = {Order::Heuristic, Order::AlongM, Order::AlongN};
     given.scheduler.max_swizzle_size = call.swizzle;
+    given.scheduler.raster_order = orders[call.raster];
 #if SHARED_TILES
     using Mode = decltype(given.scheduler.decomposition_mode);
     given.scheduler.splits = call.parts;

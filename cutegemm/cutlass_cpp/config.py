@@ -10,10 +10,21 @@ from cutegemm.dtypes import lookup
 from cutegemm.kernels.config import spelled
 
 _USUAL_ALIGN = 16
+#: What a configuration's text leaves out.
+_UNSAID = {
+    "stages": "0",
+    "warps": "1x1",
+    "cluster": "1x1",
+    "swizzle": "1",
+    "raster": "auto",
+    "reduction": "turnstile",
+    "align": str(_USUAL_ALIGN),
+}
 
 #: Into how many parts K is split, or that blocks get equal shares of all steps.
 Split = int | Literal["stream"]
 Schedule = Literal["twostage", "multistage", "cooperative", "pingpong"]
+Raster = Literal["auto", "m", "n"]
 Reduction = Literal["turnstile", "parallel"]
 
 
@@ -25,7 +36,7 @@ class CutlassConfig:
     kind: "twostage" (tensor cores of sm_75), "multistage" (cp.async, sm_80 and newer), both with `warps_m` x `warps_n`
     warps, and "cooperative" or "pingpong" (TMA and wgmma, sm_90a) with clusters of `cluster_m` x `cluster_n` blocks.
     `stages` of 0 are as many as fit. Of Hopper's, clusters take up to `swizzle` tiles side by side in turn, which share
-    operands in L2.
+    operands in L2, and go on along `raster`.
 
     `split` parts of K make a tile: summed in fp32 in the order of K, by blocks that wait for one another ("turnstile")
     or by a kernel of its own ("parallel"). `stream`: blocks get equal shares of all steps, whichever tiles they are of.
@@ -42,6 +53,7 @@ class CutlassConfig:
     cluster_m: int = 1
     cluster_n: int = 1
     swizzle: int = 1
+    raster: Raster = "auto"
     split: int = 1
     reduction: Reduction = "turnstile"
     stream: bool = False
@@ -106,16 +118,14 @@ class CutlassConfig:
             "cluster": f"{self.cluster_m}x{self.cluster_n}",
             "schedule": self.schedule,
             "swizzle": str(self.swizzle),
+            "raster": self.raster,
             "split": str(self.splitting),
             "reduction": self.reduction,
             "align": str(self.align),
         }
 
     def __str__(self) -> str:
-        unsaid = {"cluster": "1x1", "swizzle": "1", "reduction": "turnstile", "align": str(_USUAL_ALIGN), "warps": "1x1"}
-        if self.hopper:
-            unsaid["stages"] = "0"
-        return spelled({key: x for key, x in self.options().items() if unsaid.get(key) != x})
+        return spelled({key: x for key, x in self.options().items() if _UNSAID.get(key) != x})
 
 
 def _aligned(config: CutlassConfig) -> Iterator[CutlassConfig]:

@@ -28,9 +28,9 @@ CALL = (
     Field("stream", "void*", "Q", "stream"),
     Field("lda", "long long", "q", "lda"),
     Field("ldb", "long long", "q", "ldb"),
-    *(Field(name, "int", "i", name) for name in ("m", "n", "k", "sm_count", "blocks_per_sm", "parts", "swizzle")),
+    *(Field(name, "int", "i", name) for name in ("m", "n", "k", "sm_count", "blocks_per_sm")),
+    *(Field(name, "int", "i", name) for name in ("parts", "swizzle", "raster")),
 )
-_TYPES = {"fp16": "cutlass::half_t", "bf16": "cutlass::bfloat16_t", "fp32": "float"}
 _HEADERS_2 = ("cutlass/gemm/kernel/default_gemm_universal.h", "cutlass/gemm/threadblock/threadblock_swizzle_streamk.h")
 _HEADERS_3 = (
     "cutlass/gemm/kernel/gemm_universal.hpp",

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ctypes
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from cutegemm.cutlass_cpp import emit
 from cutegemm.cutlass_cpp.build import IMAGE
+from cutegemm.cutlass_cpp.config import Raster
 from cutegemm.dtypes import lookup
 from cutegemm.errors import CuteGemmError
 from cutegemm.kernels import abi, cuda_epilogue
@@ -20,7 +21,9 @@ from cutegemm.kernels.cuda_epilogue import Field
 if TYPE_CHECKING:
     from cutegemm.compiler import Spec
 
+_RASTERS = get_args(Raster)
 _SUM_THREADS = 256
+_ONE_COPY = 8  # elements that a copy moves at most
 _REMEMBERED = 256  # sizes whose workspace is known
 #: What the kernel that adds parts up is given (parts.cuh), its epilogue's fields left out.
 _PARTS = (
@@ -84,9 +87,11 @@ class CutlassKernel:
             )
             for t in abi.tensors(spec.signature)
         ]
-        extra = ("stream", "memory", "blocks_per_sm", "swizzle", "parts", "padding")
+        extra = ("stream", "memory", "blocks_per_sm", "swizzle", "raster", "parts", "padding")
         places = {name: i for i, name in enumerate((*names, *extra))}
-        places |= {key: places[name] for key, name in emit.pitches(spec.signature).items()}
+        pitches = emit.pitches(spec.signature)
+        places |= {key: places[name] for key, name in pitches.items()}
+        self._pitches = [places[name] for name in pitches.values()]
         self._call = _Struct(emit.call_fields(spec.signature), places)
         self._parts = _Struct((*_PARTS, *cuda_epilogue.epilogue_arguments(spec.signature)), places)
 
@@ -101,7 +106,9 @@ class CutlassKernel:
 
     def __call__(self, *values: Any) -> None:
         config, stream = self._config, values[-1]
-        given = [*values, 0, self._blocks_per_sm(), config.swizzle, config.split, 0]  # as `extra` lists them
+        raster = _RASTERS.index(config.raster)
+        given = [*values, 0, self._blocks_per_sm(), config.swizzle, raster, config.split, 0]  # as `extra` lists them
+        nothing = self._zeros(given)
         size = self._workspace_bytes(given)
         # It has to live until the kernels are launched, and no longer.
         memory = _allocate(size) if size > 0 else None
@@ -111,6 +118,24 @@ class CutlassKernel:
         for j in range(second):
             for i in range(first):
                 self._launch(self._moved(given, i, j), stream)
+        del memory, nothing
+
+    def _zeros(self, values: list[Any]) -> Any:
+        """Where K is empty, memory to multiply instead: a column and a row of zeros, which every k reads."""
+        m, n, k, _ = (values[i] for i in self._sizes)
+        if k > 0:
+            return None
+        import torch
+
+        zeros = torch.zeros(max(m, n, _ONE_COPY), dtype=torch.float32, device="cuda")
+        values[self._sizes[2]] = _ONE_COPY
+        for tensor in self._tensors[:2]:
+            values[tensor.address] = zeros.data_ptr()
+            for place in tensor.strides:
+                values[place] = 0
+        for place in self._pitches:
+            values[place] = 0
+        return zeros
 
     def _moved(self, values: list[Any], i: int, j: int) -> list[Any]:
         """The values of a call for its batch's entry (i, j)."""

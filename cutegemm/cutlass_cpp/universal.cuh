@@ -37,8 +37,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL(const __grid_consta
 static typename Gemm::Params parameters(const Call& call) {
     using cutlass::gemm::GemmUniversalMode;
     const EpilogueArguments& epilogue = call.epilogue;
-    // Of an empty K nothing is read, but addresses have to be aligned all the same.
-    const long long lda = call.k > 0 ? call.lda : 0, ldb = call.k > 0 ? call.ldb : 0;
 #if PARALLEL_PARTS
     const GemmUniversalMode mode = GemmUniversalMode::kGemmSplitKParallel;
     const typename Gemm::EpilogueOutputOp::Params finish(1.0f, 0.0f);
@@ -59,7 +57,7 @@ static typename Gemm::Params parameters(const Call& call) {
     const long long ldc = SOURCE_STRIDE, ldd = epilogue.out0_stride, part = 0;
 #endif
     const typename Gemm::Arguments arguments(mode, {call.m, call.n, call.k}, call.parts, finish, call.a, call.b, c, d, 0,
-                                             0, 0, part, lda, ldb, ldc, ldd);
+                                             0, 0, part, call.lda, call.ldb, ldc, ldd);
     return typename Gemm::Params(arguments, call.sm_count, call.blocks_per_sm);
 }
 

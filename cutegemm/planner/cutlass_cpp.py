@@ -70,9 +70,9 @@ def _layout_refusal(problem: Problem, config: CutlassConfig) -> Refusal | None:
             return Refusal(
                 "layout", f"{name} has no contiguous dimension: CUTLASS takes row- or column-major", ArgumentError
             )
-    if config.hopper and signature.a.dtype == "fp32" and (signature.a.major, signature.b.major) == ("m", "n"):
-        reason = "a is contiguous along M and b along N: CUTLASS turns one TF32 operand on its way to wgmma, not both"
-        return Refusal("layout", reason, ArgumentError)
+    if config.hopper and signature.a.dtype == "fp32" and (signature.a.major, signature.b.major) != ("k", "k"):
+        found = f"a is contiguous along {signature.a.major.upper()} and b along {signature.b.major.upper()}"
+        return Refusal("layout", f"{found}: wgmma takes TF32 operands contiguous along K", ArgumentError)
     tiles = [("c", signature.c, problem.n)] if signature.c is not None else []
     for output, access in zip(graph.outputs, signature.outputs, strict=True):
         tiles.append((f"output {output.name!r}", access, problem.n // 2 if output.paired else problem.n))

@@ -151,10 +151,35 @@ def plan_problem(
     `ShapeError`, with the reason; and what `parse_pin` raises for `kernel`.
     """
     pin = None if kernel is None else parse_pin(kernel)
-    choices: list[tuple[Family[Any], tuple[Any, ...]]] = (
-        [(family, family.configs) for family in FAMILIES.values()] if pin is None else [(pin.family, pin.configs)]
-    )
     asked = replace(_asked(split_k, padding, pin, problem), workspace=workspace)
+    times = tables.times(problem, device)
+    if pin is not None:
+        legal, refused = _tried(problem, [(pin.family, pin.configs)], device, asked)
+    else:
+        measured = {name.partition(":")[0] for name in times}
+        usual = [(x, x.configs) for x in FAMILIES.values() if not x.last or x.name in measured]
+        legal, refused = _tried(problem, usual, device, asked)
+        if not legal:
+            rest = [(x, x.configs) for x in FAMILIES.values() if x.last and x.name not in measured]
+            legal, more = _tried(problem, rest, device, asked)
+            refused += more
+    if not legal:
+        raise _nothing_serves(refused, device, kernel)
+    legal.sort(key=lambda pair: pair[0])  # stable: the family's order decides between equals
+    known = [pair for pair in legal if pair[1].kernel in times]
+    if known:
+        fastest = min(known, key=lambda pair: times[pair[1].kernel])
+        legal.remove(fastest)
+        legal.insert(0, fastest)
+    us, best = legal[0]
+    candidates = (*(candidate for _, candidate in legal), *refused)
+    return Plan(problem, device, best.family, best.config, us, candidates, len(known), kernel, assumed)
+
+
+def _tried(
+    problem: Problem, choices: list[tuple[Family[Any], tuple[Any, ...]]], device: DeviceSpec, asked: Wish
+) -> tuple[list[tuple[float, Candidate]], list[Candidate]]:
+    """The configurations that can serve `problem`, with their modelled times, and those that can't."""
     legal: list[tuple[float, Candidate]] = []
     refused: list[Candidate] = []
     for family, configs in choices:
@@ -172,19 +197,7 @@ def plan_problem(
             if family.surrounds:
                 estimate = surroundings.surrounded(problem, config, device, estimate)
             legal.append((estimate.us, Candidate(family.name, config, estimate, None)))
-    if not legal:
-        raise _nothing_serves(refused, device, kernel)
-    # Stable: the family's order decides between equals.
-    legal.sort(key=lambda pair: (pin is None and FAMILIES[pair[1].family].last, pair[0]))
-    times = tables.times(problem, device)
-    known = [pair for pair in legal if pair[1].kernel in times]
-    if known:
-        fastest = min(known, key=lambda pair: times[pair[1].kernel])
-        legal.remove(fastest)
-        legal.insert(0, fastest)
-    us, best = legal[0]
-    candidates = (*(candidate for _, candidate in legal), *refused)
-    return Plan(problem, device, best.family, best.config, us, candidates, len(known), kernel, assumed)
+    return legal, refused
 
 
 def _asked(split_k: int | str, padding: str, pin: Pin | None, problem: Problem) -> Wish:

@@ -53,8 +53,8 @@ def kernels() -> list[tuple[str, Any, str, torch.dtype]]:
             split = ""
         dtype = (torch.bfloat16, torch.float16, torch.float32)[i % 5 % 3]
         layout = ("nt", "nn", "tn", "tt")[i % 4]
-        if on_hopper and dtype == torch.float32 and layout == "tn":
-            layout = "nt"
+        if on_hopper and dtype == torch.float32:
+            layout = "nt"  # contiguous along K
         listed.append((f"cutlass_cpp:{tile}{',' if split else ''}{split}", epilogue, layout, dtype))
     return listed
 

@@ -50,7 +50,7 @@ def test_every_option_of_plan_reaches_the_planner(capsys) -> None:
     ("argv", "error", "words"),
     [
         (["plan", "4", "4", "4", "--arch", "sm_999"], "UnsupportedArchitectureError", "sm_999"),
-        (["plan", "4", "4", "4", "--arch", "T4"], "UnsupportedArchitectureError", "sm_75"),
+        (["plan", "4", "4", "4", "--arch", "V100"], "UnsupportedArchitectureError", "sm_70"),
         (["plan", "0", "4", "4"], "ShapeError", "m=0"),
         (["plan", "4", "4", "4", "--dtype", "int3"], "DTypeError", "int3"),
         (["plan", "4", "4", "4", "--epilogue", "nope"], "EpilogueError", "nope"),

@@ -48,11 +48,11 @@ def test_a_served_gpu_lists_its_families(machine) -> None:
 
 
 def test_a_gpu_that_no_family_serves_is_named_with_what_would_be(machine) -> None:
-    machine("T4", built=("sm_75",))
+    machine("V100", built=("sm_70",))
     found = find("GPU 0")
     assert found.state == "note"
     assert "UnsupportedArchitectureError" in found.text and "no kernel image" in found.text
-    assert found.fix is not None and "sm_80" in found.fix and "sm_75" not in found.fix
+    assert found.fix is not None and "sm_75" in found.fix and "sm_70" not in found.fix
 
 
 def test_a_driver_older_than_cuda_13_is_broken_where_there_is_a_gpu(machine) -> None:

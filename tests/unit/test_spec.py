@@ -15,6 +15,7 @@ import pytest
 
 from cutegemm import Col, Row, Tile, epilogue, epilogues, ops
 from cutegemm.compiler import Spec, spec
+from cutegemm.compiler.toolchains import TOOLCHAINS
 from cutegemm.hand_kernels import find
 from cutegemm.kernels.config import Config
 from cutegemm.planner import contiguous_problem
@@ -200,8 +201,8 @@ def test_sources_are_in_the_key(tmp_path: Path) -> None:
 
 def test_what_the_sources_import_is_in_the_key_too() -> None:
     package = Path(spec.__file__).parent.parent
-    # An error makes no kernel, and the hand-written ones are in the keys of their own family.
-    listed = {name.removesuffix(".py") for name in spec._SOURCES} | {"errors", "hand_kernels"}
+    # An error makes no kernel, and what the DSL does not make is in the keys of its own family.
+    listed = {name.removesuffix(".py") for name in spec._SOURCES} | {"errors", "hand_kernels", "cutlass_cpp"}
     for name in spec._SOURCES:
         for path in (package / name).rglob("*.py") if (package / name).is_dir() else [package / name]:
             imported = set(re.findall(r"^\s*from cutegemm\.(\w+)", path.read_text(), re.MULTILINE))
@@ -216,11 +217,13 @@ def test_hand_written_kernels_have_their_own_sources_in_the_key(
     signature = contiguous_problem(64, 64, 64, layout="nn").signature
     level = Spec("hand", find("level3"), signature, "sm_90a")
     before, other = level.key, PLAIN.key
-    shutil.copytree(spec.hand.FOLDER, tmp_path / "hand", ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(spec.hand, "FOLDER", tmp_path / "hand")
+    toolchain = TOOLCHAINS["hand"]
+    folder = tmp_path / "hand_kernels"
+    shutil.copytree(*toolchain.folders, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setitem(TOOLCHAINS, "hand", replace(toolchain, folders=(folder,)))
     spec.build_identity.cache_clear()
     assert level.key == before
-    with (tmp_path / "hand" / "ptx.cuh").open("a") as source:
+    with (folder / "ptx.cuh").open("a") as source:
         source.write("\n")
     spec.build_identity.cache_clear()
     assert level.key != before and PLAIN.key == other
