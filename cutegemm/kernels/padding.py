@@ -1,8 +1,9 @@
 """Copies of operands whose rows TMA, or a copy of 16 bytes, could not reach: the same elements in aligned rows.
 
-A warp copies `SEGMENT` elements of a row at a time, each lane 8 of 256: it loads them as widely as the source allows,
-all of its own before the first store, and stores 16 bytes. Adjacent lanes' loads share sectors, which L1 serves: device
-memory sees each byte once. What lies between a row's end and the next row is never read by what comes after.
+A warp copies `SEGMENT` elements of a row at a time, each lane 16 bytes of 512: it loads them as widely as the source
+allows, all of its own before the first store, and stores 16 bytes. Adjacent lanes' loads share sectors, which L1
+serves: device memory sees each byte once. What lies between a row's end and the next row is never read by what comes
+after.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from cutegemm.kernels.config import CHUNK_BYTES, OPERAND_BYTES
+from cutegemm.dtypes import lookup
+from cutegemm.kernels.config import CHUNK_BYTES
 from cutegemm.kernels.cute_types import NUMERIC
 from cutegemm.kernels.epilogue import copy_vector
 from cutegemm.kernels.target import since_hopper
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
 
 THREADS = 256
 _BLOCKS_PER_SM = 8
-_VECTOR = CHUNK_BYTES // OPERAND_BYTES
-_TURNS = SEGMENT // (32 * _VECTOR)
 
 
 @dataclass(frozen=True)
@@ -60,25 +60,37 @@ class PadRows:
             cute.arch.griddepcontrol_wait()
             cute.arch.griddepcontrol_launch_dependents()
         dtype = NUMERIC[self.access.dtype]
-        fragment = cute.make_rmem_tensor((_VECTOR, _TURNS), dtype)
+        item, elements = self._item, self._elements
+        turns = SEGMENT // (32 * elements)
+        fragment = cute.make_rmem_tensor((elements, turns), dtype)
         across, along, source_l0, source_l1 = source_strides
         pitch, target_l0, target_l1 = target_strides
         for unit in cutlass.range(block * warps + warp, units, blocks * warps, unroll=1):
             line, batch = unit // segments % lines, unit // segments // lines
             l0, l1 = batch % modes[0], batch // modes[0]
-            first = unit % segments * SEGMENT + lane * _VECTOR
+            first = unit % segments * SEGMENT + lane * elements
             row_in = Int64(line) * across + Int64(l0) * source_l0 + Int64(l1) * source_l1
             row_out = Int64(line) * pitch + Int64(l0) * target_l0 + Int64(l1) * target_l1
-            for turn in cutlass.range_constexpr(_TURNS):
-                column = first + turn * (32 * _VECTOR)
-                vector = self._source(source + (row_in + Int64(column) * along) * OPERAND_BYTES, along)
-                copy_vector(vector, fragment[None, turn], length - column, self._adjacent, _VECTOR)
-            for turn in cutlass.range_constexpr(_TURNS):
-                column = first + turn * (32 * _VECTOR)
+            for turn in cutlass.range_constexpr(turns):
+                column = first + turn * (32 * elements)
+                vector = self._source(source + (row_in + Int64(column) * along) * item, along)
+                copy_vector(vector, fragment[None, turn], length - column, self._adjacent, elements)
+            for turn in cutlass.range_constexpr(turns):
+                column = first + turn * (32 * elements)
                 if column < length:
-                    address = target + (row_out + Int64(column)) * OPERAND_BYTES
+                    address = target + (row_out + Int64(column)) * item
                     pointer = cute.make_ptr(dtype, address, cute.AddressSpace.gmem, assumed_align=CHUNK_BYTES)
-                    cute.autovec_copy(fragment[None, turn], cute.make_tensor(pointer, cute.make_layout(_VECTOR)))
+                    cute.autovec_copy(fragment[None, turn], cute.make_tensor(pointer, cute.make_layout(elements)))
+
+    @property
+    def _item(self) -> int:
+        """Bytes of an element."""
+        return lookup(self.access.dtype).itemsize
+
+    @property
+    def _elements(self) -> int:
+        """What a lane loads and stores at a time: 16 bytes."""
+        return CHUNK_BYTES // self._item
 
     @property
     def _adjacent(self) -> bool:
@@ -88,4 +100,4 @@ class PadRows:
         pointer = cute.make_ptr(
             NUMERIC[self.access.dtype], address, cute.AddressSpace.gmem, assumed_align=self.access.align
         )
-        return cute.make_tensor(pointer, cute.make_layout(_VECTOR, stride=1 if self._adjacent else along))
+        return cute.make_tensor(pointer, cute.make_layout(self._elements, stride=1 if self._adjacent else along))

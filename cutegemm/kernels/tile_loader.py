@@ -197,7 +197,7 @@ class Chunks:
                 source += Int64(cutlass.select_(inside, Int64(offset), Int64(0)))
             else:
                 source += offset
-            _cp_async(chunk.target + shift + offset, source, size)
+            cp_async(chunk.target + shift + offset, source, size)
 
     def _copy_elements(self, chunk: Chunk, advance: Any, k_left: Any) -> None:
         _store_chunk(chunk.target, [self._element(chunk, j, advance, k_left) for j in range(CHUNK_ELEMENTS)])
@@ -236,7 +236,7 @@ def _store_chunk(address: Any, bits: list[Any]) -> None:
     cute.autovec_copy(chunk, cute.make_tensor(pointer, cute.make_layout(CHUNK_ELEMENTS)))
 
 
-def _cp_async(target: Any, source: Any, size: int) -> None:
+def cp_async(target: Any, source: Any, size: int) -> None:
     """cp.async of `size` bytes.
 
     16 bytes bypass L1 (`.cg`); smaller copies exist only with `.ca`. The L2 prefetch hint pulls in the other half of

@@ -14,6 +14,7 @@ from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from cutegemm.dtypes import lookup
 from cutegemm.fusion.graph import IDENTITY
 from cutegemm.problem import MAX_ALIGN, Access
 
@@ -27,7 +28,6 @@ REGION_ALIGN = 256
 PITCH = 8
 #: Elements of a row that a warp copies at a time.
 SEGMENT = 1024
-_ITEM_BYTES = {"a": 2, "b": 2, "out0": 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,20 +93,21 @@ def layout(
         across, along = rows(name, getattr(signature, name))
         broadcast = {mode: v[f"stride.{name}.{mode}"] == 0 for mode in ("l0", "l1")}
         modes = {mode: select(once, 1, v[mode]) for mode, once in broadcast.items()}
-        regions[name], bytes_ = _region(name, size, across, v[across], v[along], modes)
+        item = lookup(getattr(signature, name).dtype).itemsize
+        regions[name], bytes_ = _region(item, size, across, v[across], v[along], modes)
         for mode, once in broadcast.items():
             regions[name].strides[mode] = select(once, 0, regions[name].strides[mode])
         size = size + bytes_
     if split > 1:
         modes = {"l0": v["l0"], "l1": v["l1"] * split}
-        regions["out0"], bytes_ = _region("out0", size, "m", v["m"], v["n"], modes)
+        item = lookup(PARTIAL.dtype).itemsize
+        regions["out0"], bytes_ = _region(item, size, "m", v["m"], v["n"], modes)
         size = size + bytes_
     return regions, size
 
 
-def _region(name: str, offset: Any, across: str, lines: Any, length: Any, modes: dict[str, Any]) -> tuple[Region, Any]:
-    """A region of `lines` rows for each place of the batch, and its bytes."""
-    item = _ITEM_BYTES[name]
+def _region(item: int, offset: Any, across: str, lines: Any, length: Any, modes: dict[str, Any]) -> tuple[Region, Any]:
+    """A region of `lines` rows of elements of `item` bytes for each place of the batch, and its bytes."""
     pitch = _up(length, PITCH)
     strides = {across: pitch, "l0": pitch * lines, "l1": pitch * lines * modes["l0"]}
     return Region(offset, strides, lines, length), _up(pitch * lines * prod(modes.values()) * item, REGION_ALIGN)

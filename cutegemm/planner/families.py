@@ -8,8 +8,8 @@ from typing import Any, Generic, TypeVar
 
 from cutegemm.device import DeviceSpec
 from cutegemm.hand_kernels.levels import LEVELS
-from cutegemm.kernels import config, small_m_config, wgmma_config
-from cutegemm.planner import hand, sm80_multistage, sm90_wgmma, small_m
+from cutegemm.kernels import config, simt_f32_config, small_m_config, wgmma_config
+from cutegemm.planner import hand, simt_f32, sm80_multistage, sm90_wgmma, small_m
 from cutegemm.planner.legality import Refusal
 from cutegemm.planner.model import Model
 from cutegemm.problem import STRICT, Problem
@@ -71,6 +71,17 @@ _PLANNED: tuple[Family[Any], ...] = (
         surrounds=True,
     ),
     Family(
+        name="simt_f32",
+        summary="strict fp32 on the CUDA cores: cp.async multistage pipeline, register tiles",
+        architectures=_SM80_AND_NEWER,
+        operand_dtypes=("fp32",),
+        configs=simt_f32_config.CONFIGS,
+        refuse=simt_f32.refuse,
+        model=simt_f32.IssueModel,
+        surrounds=True,
+        precisions=(STRICT,),
+    ),
+    Family(
         name="small_m",
         summary="at most 64 rows: weights streamed once through cp.async rings, K split over warps and clusters",
         architectures=_SM80_AND_NEWER,
@@ -103,6 +114,5 @@ PINNED: dict[str, Family[Any]] = {_HAND.name: _HAND}
 #: Families that this version does not have yet, with the architectures they are for; a pin on one is refused
 #: by name.
 UPCOMING: dict[str, str] = {
-    "simt_f32": "sm_80 and newer",
     "cutlass_cpp": "sm_75 and newer",
 }

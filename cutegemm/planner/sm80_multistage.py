@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from functools import cache
 from math import ceil
+from typing import Any, ClassVar
 
 from cutegemm.device import DeviceSpec
 from cutegemm.errors import ShapeError
@@ -47,13 +48,13 @@ def refuse(problem: Problem, config: Config, device: DeviceSpec) -> Refusal | No
     """Why `config` cannot serve `problem` on `device`, beyond the rules that hold for every family."""
     return (
         extent_refusal(problem, config.tile_m, config.tile_n, config.tile_k)
-        or _grid_refusal(problem, config)
+        or grid_refusal(problem, config)
         or _tile_refusal(config)
         or _device_refusal(problem, config, device)
     )
 
 
-def _grid_refusal(problem: Problem, config: Config) -> Refusal | None:
+def grid_refusal(problem: Problem, config: Any) -> Refusal | None:
     # One block per tile on the grid's x dimension.
     tiles = ceil(problem.m / config.tile_m) * ceil(problem.n / config.tile_n) * problem.batch
     if tiles > INT32_MAX:
@@ -131,18 +132,23 @@ def _copies(access: Access) -> str:
     return f"strided {width}" if access.major == "strided" else width
 
 
-def blocks_per_sm(config: Config, device: DeviceSpec, a: Access, b: Access) -> int:
+def blocks_per_sm(config: Any, device: DeviceSpec, a: Access, b: Access) -> int:
     """Blocks of `config` that fit an SM at once, by shared memory, registers, threads and the block limit."""
     registers = config.registers(a, b)
     return occupancy(device, threads=config.threads, registers=registers, smem=config.smem_bytes).blocks
 
 
-#: What `TileModel._wave` returns, in its order.
-_PARTS = ("wave", "tensor cores", "shared memory", "copy instructions", "latency", "fill and epilogue")
-
-
 class TileModel:
     """The model of one problem on one GPU; `estimate` applies it to a legal configuration."""
+
+    #: What `_wave` returns behind the wave's own clocks, in its order.
+    parts: ClassVar[tuple[str, ...]] = (
+        "tensor cores",
+        "shared memory",
+        "copy instructions",
+        "latency",
+        "fill and epilogue",
+    )
 
     def __init__(self, problem: Problem, device: DeviceSpec) -> None:
         signature = problem.signature
@@ -153,7 +159,7 @@ class TileModel:
         self.flops_per_clk = device.mma_flops / sm_clocks
         self.epilogue_bytes, self.epilogue_clocks = epilogue_costs(problem, device, sm_clocks)
 
-    def estimate(self, config: Config) -> Estimate:
+    def estimate(self, config: Any) -> Estimate:
         """The modelled time of `config`: see the module's docstring."""
         problem, device = self.problem, self.device
         resident = blocks_per_sm(config, device, problem.signature.a, problem.signature.b)
@@ -168,7 +174,7 @@ class TileModel:
         latency = L2_LATENCY + (DRAM_LATENCY - L2_LATENCY) * missed
 
         full, rest = divmod(tiles, slots)
-        clocks = [0.0] * len(_PARTS)
+        clocks = [0.0] * (1 + len(self.parts))
         for count, blocks in ((full, resident), (1, ceil(rest / device.sm_count))):
             if count and blocks:
                 wave = self._wave(config, blocks, k_tiles, latency)
@@ -178,7 +184,7 @@ class TileModel:
         compute, *parts = [us * part for part in clocks]
         l2 = 1e6 * l2_bytes / device.l2_bytes_per_s
         dram = 1e6 * (read_bytes + self.epilogue_bytes) / device.hbm_bytes_per_s
-        terms = dict(zip(_PARTS[1:], parts, strict=True))
+        terms = dict(zip(self.parts, parts, strict=True))
         terms.update({"L2": l2, "device memory": dram, "launch": LAUNCH_US})
         return Estimate(
             us=LAUNCH_US + overlap(compute, l2, dram),
@@ -189,8 +195,8 @@ class TileModel:
             efficiency=tiles / (slots * (full + (rest > 0))),
         )
 
-    def _wave(self, config: Config, blocks: int, k_tiles: int, memory_latency: float) -> tuple[float, ...]:
-        """Clocks of a wave with `blocks` on each SM, then of each part of it on its own: see `_PARTS`."""
+    def _wave(self, config: Any, blocks: int, k_tiles: int, memory_latency: float) -> tuple[float, ...]:
+        """Clocks of a wave with `blocks` on each SM, then of each of its `parts` on its own."""
         tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
         tensor = blocks * 2 * tile_m * tile_n * tile_k / self.flops_per_clk
         # Each warp reads its rows of A and columns of B for itself; the block writes each tile once.

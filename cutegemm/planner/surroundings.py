@@ -16,8 +16,9 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
 from cutegemm.device import DeviceSpec
+from cutegemm.dtypes import lookup
 from cutegemm.kernels import workspace
-from cutegemm.kernels.config import OPERAND_BYTES, Pad
+from cutegemm.kernels.config import Pad
 from cutegemm.planner.legality import Wish, needed_copies
 from cutegemm.planner.model import Estimate, epilogue_costs
 from cutegemm.problem import Problem
@@ -104,4 +105,4 @@ def _splits(problem: Problem, config: Any, device: DeviceSpec) -> tuple[int, ...
 def _copied_bytes(problem: Problem, pad: str) -> int:
     """Bytes of the operands that `pad` names; one that is broadcast over the batch counts as often as it is used."""
     rows = sum(problem.m if name == "a" else problem.n for name in workspace.operands(pad))
-    return rows * problem.k * problem.batch * OPERAND_BYTES
+    return rows * problem.k * problem.batch * lookup(problem.signature.a.dtype).itemsize
