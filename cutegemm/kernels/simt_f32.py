@@ -16,11 +16,12 @@ Timeline, all warps alike (no roles); s is the k-tile, S the number of stages
                             before the last k: wait for group s+1, then one CTA barrier
     epilogue   every thread on its own, from registers (see `warp_epilogue`)
 
-As in `sm80_multistage`, the barrier publishes k-tile s+1 and frees the stage of s, and the k-tile that may end past K is
-fetched first. Split K and copied operands are those of `workspace` and `surroundings`.
+As in `sm80_multistage`, the barrier publishes k-tile s+1 and frees the stage of s, and the k-tile that may end past K
+is fetched first. Split K and copied operands are those of `workspace` and `surroundings`. The loop over k is unrolled a
+little only: across more, ptxas moves reads so far ahead that their results no longer fit the registers.
 
-Lanes: of a warp's lane number, bits 0, 2, 3 give the column and bits 1, 4 the row. A warp's vector read is served half a
-warp at a time where lanes that differ in bit 0, or in bit 1, read the same: A's is of the one kind, B's of the other.
+Lanes: of a warp's lane number, bits 0, 2, 3 give the column and bits 1, 4 the row. A warp's vector read is served half
+a warp at a time where lanes that differ in bit 0, or in bit 1, read the same: A's is of the one kind, B's of the other.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from cutlass.memory import SmemAllocator
 from cutegemm.kernels import abi, surroundings, workspace
 from cutegemm.kernels.config import PLACE_BYTES
 from cutegemm.kernels.epilogue import Place
-from cutegemm.kernels.float_loader import Floats, FloatLoader, FloatTile
+from cutegemm.kernels.float_loader import FloatLoader, Floats, FloatTile
 from cutegemm.kernels.scheduler import tile_at
 from cutegemm.kernels.simt_f32_config import FLOAT_BYTES, LANES_M, LANES_N, VECTOR, SimtConfig, vector_floats
 from cutegemm.kernels.warp_epilogue import WarpEpilogue

@@ -63,12 +63,11 @@ def _tile_refusal(config: SimtConfig) -> Refusal | None:
         return Refusal("tile", f"tile_k={config.tile_k}: must be a multiple of {_ALONG_K}")
     # Every thread makes the same number of copies, of whatever width.
     for name, tile in (("tile_m", config.tile_m), ("tile_n", config.tile_n)):
-        even = tile * _ALONG_K % config.threads == 0
-        for vector in (1, 2, VECTOR):
-            vectors = tile // vector
-            lines = config.threads // vectors
-            even &= vectors % config.threads == 0 if lines == 0 else config.threads % vectors == config.tile_k % lines == 0
-        if not even:
+        even = [tile * _ALONG_K % config.threads == 0]
+        for vectors in (tile, tile // 2, tile // VECTOR):
+            lines = max(1, config.threads // vectors)
+            even.append(max(vectors, config.threads) % min(vectors, config.threads) == config.tile_k % lines == 0)
+        if not all(even):
             reason = f"{name}={tile}: its copies do not divide among {config.threads} threads"
             return Refusal("copies", reason)
     return None

@@ -1,4 +1,4 @@
-"""The SASS of `simt_f32`: a main loop that is nearly all multiply-adds, no spills, copies in the numbers they come to."""
+"""The SASS of `simt_f32`: a main loop of little but multiply-adds, no spills, copies in the numbers they come to."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ CUDA_CASES = [
     (lambda: {"kernel": "sm80_multistage:"}, ArgumentError, "'' is not key=value"),
     (lambda: {"kernel": "sm80_multistage:tile=1x1x1"}, ArgumentError, "no configuration of sm80_multistage has these"),
     (lambda: {"kernel": "sm80_multistage:stages=4,stages=4"}, ArgumentError, "stages is given twice"),
-    (lambda: {"kernel": "simt_f32"}, NotAvailableError, "simt_f32 is not part of this version"),
+    (lambda: {"kernel": "cutlass_cpp"}, NotAvailableError, "cutlass_cpp is not part of this version"),
     (lambda: {"kernel": "hand:level99"}, ArgumentError, "expected hand: and one of level1, "),
     (lambda: {"kernel": "hand:level1", "b": ones(N, K).t()}, ArgumentError, "b is contiguous along K: .* row-major"),
 ]

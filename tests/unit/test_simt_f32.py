@@ -1,4 +1,4 @@
-"""`simt_f32` on plain integers: which float each copy and each read of a block meets, and what the planner makes of it."""
+"""`simt_f32` on plain integers: the floats that copies and reads of a block meet, and what the planner makes of it."""
 
 from __future__ import annotations
 
