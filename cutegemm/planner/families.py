@@ -68,7 +68,9 @@ _PLANNED: tuple[Family[Any], ...] = (
         configs=config.CONFIGS,
         refuse=sm80_multistage.refuse,
         model=sm80_multistage.TileModel,
+        operand_dtypes=("fp16", "bf16", "fp32"),
         surrounds=True,
+        precisions=("tf32",),
     ),
     Family(
         name="simt_f32",
