@@ -15,14 +15,15 @@ ROW_BYTES = 128  # of the longest row that a swizzle permutes
 K_BLOCK_BYTES = 32  # of a row of A, or a column of B, that one mma multiplies: 16 elements of 16 bits, 8 of TF32
 PLACE_BYTES = 16  # a block's place in D: tile row and column, and two batch indices
 DEFAULT_RASTER = 8
-_USUAL = (
-    ("raster", str(DEFAULT_RASTER)),
-    ("swap_ab", "no"),
-    ("walk", "m"),
-    ("split", "1"),
-    ("pad", "no"),
-    ("bits", str(8 * OPERAND_BYTES)),
-)
+_USUAL = {
+    "raster": str(DEFAULT_RASTER),
+    "swap_ab": "no",
+    "walk": "m",
+    "split": "1",
+    "pad": "no",
+    "bits": str(8 * OPERAND_BYTES),
+    "pieces": "1",
+}
 
 #: Operands that a kernel multiplies copies of, their rows aligned to 16 bytes.
 Pad = Literal["no", "a", "b", "ab"]
@@ -59,7 +60,7 @@ class KernelConfig(Protocol):
 
 def spelled(options: Mapping[str, str]) -> str:
     """Options as `key=value,…`; usual values of some go without saying."""
-    return ",".join(f"{key}={x}" for key, x in options.items() if (key, x) not in _USUAL)
+    return ",".join(f"{key}={x}" for key, x in options.items() if _USUAL.get(key) != x)
 
 
 def vector_elements(access: Access) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from cutegemm.device import DeviceSpec
 from cutegemm.hand_kernels.levels import LEVELS
 from cutegemm.kernels import config, simt_f32_config, small_m_config, wgmma_config
+from cutegemm.kernels.pieces import PAIRS
 from cutegemm.planner import hand, simt_f32, sm80_multistage, sm90_wgmma, small_m
 from cutegemm.planner.legality import Refusal
 from cutegemm.planner.model import Model
@@ -55,9 +56,11 @@ _PLANNED: tuple[Family[Any], ...] = (
         name="sm90_wgmma",
         summary="TMA into an mbarrier pipeline, wgmma, persistent warp-specialised blocks in clusters",
         architectures=("sm_90a",),
-        configs=wgmma_config.CONFIGS,
+        configs=(*wgmma_config.CONFIGS, *wgmma_config.OF_PIECES),
         refuse=sm90_wgmma.refuse,
         model=sm90_wgmma.PersistentModel,
+        operand_dtypes=("fp16", "bf16", "fp32"),
+        precisions=tuple(PAIRS),
         surrounds=True,
         unaligned=False,
     ),

@@ -240,13 +240,16 @@ def test_planning_imports_neither_torch_nor_the_dsl() -> None:
             (Config(128, 128, 32, stages=4, warps_m=2, warps_n=2),),
         ),
         ("sm80_multistage:raster=16", tuple(c for c in CONFIGS if c.raster == 16)),
-        ("sm90_wgmma", wgmma_config.CONFIGS),
+        ("sm90_wgmma", (*wgmma_config.CONFIGS, *wgmma_config.OF_PIECES)),
         ("sm90_wgmma:schedule=pingpong", tuple(c for c in wgmma_config.CONFIGS if c.pingpong)),
         ("sm90_wgmma:cluster=2x1,raster=16", (
             WgmmaConfig(128, 128, 6, cluster_m=2, pingpong=True, raster=16),
             WgmmaConfig(128, 256, 4, cluster_m=2, raster=16),
         )),
-        ("sm90_wgmma:swap_ab=yes", tuple(c for c in wgmma_config.CONFIGS if c.swap_ab)),
+        ("sm90_wgmma:swap_ab=yes", (
+            *(c for c in wgmma_config.CONFIGS if c.swap_ab),
+            *(c for c in wgmma_config.OF_PIECES if c.swap_ab),
+        )),
         ("sm90_wgmma:tile=256x128x64,walk=n", (WgmmaConfig(256, 128, 4, cluster_n=2, raster=16, walk="n"),)),
     ],
 )
@@ -430,7 +433,7 @@ def test_explain_names_everything() -> None:
     ):
         assert part in text
     assert "refused by registers" in text
-    assert f"refused by TMA ({len(wgmma_config.CONFIGS)})" in text
+    assert f"refused by TMA ({len(FAMILIES['sm90_wgmma'].configs)})" in text
     assert "sm90_wgmma in every configuration" in text
     assert max(map(len, text.splitlines())) < 180
 
