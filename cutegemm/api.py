@@ -56,7 +56,10 @@ def gemm(
         out_dtype: the outputs' dtype, or one for each (sequence, mapping). By default `a`'s; fp32 for int8.
         precision: how fp32 inputs are multiplied on CUDA: "ieee" (strictly, in fp32), "tf32" (rounded to TF32 first,
             to nearest), or None for what torch is set to (`torch.backends.cuda.matmul.fp32_precision`; "ieee" unless it
-            says "tf32"). A kernel serves what is asked for or refuses; on the CPU all of them are strict.
+            says "tf32"). "bf16x6" and "bf16x9" split each number into three of bf16 and sum six or all nine of their
+            products on Hopper's tensor cores, about as exact as fp32; the pieces take 6 bytes of memory for each
+            element of `a` and `b` while the call runs (docs/precision.md). A kernel serves what is asked for or
+            refuses; on the CPU all of them are strict.
         split_k: into how many parts K is split, to be computed side by side and added up in order: a number up to that
             of the kernel's steps along K, or "auto", which leaves it to the planner. "stream" is not available yet.
         padding: what becomes of an `a` or `b` that is not contiguous along a dimension and aligned to 16 bytes:

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 Role = Literal["a", "b", "c", "out", "tile", "row", "col", "scalar"]
 
 #: How fp32 operands may be multiplied, by the names that `precision=` takes. "ieee": products are made and summed in
-#: fp32. "tf32": operands are rounded to TF32 (8 bits of exponent, 10 of mantissa) first, to nearest.
-PRECISIONS = ("ieee", "tf32")
+#: fp32. "tf32": operands are rounded to TF32 (8 bits of exponent, 10 of mantissa) first, to nearest. "bf16x6" and
+#: "bf16x9": operands are split into three bf16 numbers each, of whose nine products six or all are summed in fp32
+#: (`kernels.pieces`).
+PRECISIONS = ("ieee", "tf32", "bf16x6", "bf16x9")
 STRICT = "ieee"
 
 #: The widest access any kernel makes, in bytes; alignment beyond it is worth nothing.
@@ -60,7 +62,7 @@ class Signature:
 
     `c` is None when C is absent or `beta` is the float 0. `operands` follow `epilogue.operands`. `alpha` and
     `beta` are `"float"`, or the dtype of the 0-d tensor that holds them: their values are run-time arguments.
-    `precision` is one of `PRECISIONS` where A and B are fp32, else None.
+    `precision` is one of `PRECISIONS` where A and B are fp32, or pieces of fp32 numbers, else None.
     """
 
     a: Access
@@ -144,6 +146,11 @@ class Problem:
 
 def _turned(access: Access) -> Access:
     return replace(access, major={"m": "n", "n": "m"}.get(access.major, access.major))
+
+
+def precision_of(asked: str, k: int) -> str:
+    """How fp32 operands of depth `k` are multiplied: as `asked`, and strictly, as every path can, where `k` is 0."""
+    return asked if k > 0 else STRICT
 
 
 def alignment(numbers: Iterable[int], *, limit: int = MAX_ALIGN) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from cutegemm.errors import DTypeError, OverlapError, ShapeError
 from cutegemm.layout import collapse, self_overlaps
-from cutegemm.problem import Access, Problem, Role, Signature, access
+from cutegemm.problem import Access, Problem, Role, Signature, access, precision_of
 
 if TYPE_CHECKING:
     from cutegemm.fusion.graph import Graph, OperandSpec
@@ -202,7 +202,7 @@ def lower(request: Request, sizes: Sizes) -> Recipe:
         tuple(operand_access for _, operand_access in placed_operands),
         request.alpha.dtype if isinstance(request.alpha, Meta) else "float",
         request.beta.dtype if isinstance(request.beta, Meta) else "float",
-        request.precision,
+        None if request.precision is None else precision_of(request.precision, k),
     )
     return Recipe(
         Problem(m, n, k, math.prod(batch), signature),

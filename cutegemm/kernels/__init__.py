@@ -11,6 +11,7 @@ from typing import Any
 _CLASSES = {
     "sm80_multistage": ("cutegemm.kernels.sm80_multistage", "MultistageGemm"),
     "small_m": ("cutegemm.kernels.small_m", "SmallMGemm"),
+    "simt_f32": ("cutegemm.kernels.simt_f32", "SimtGemm"),
     "sm90_wgmma": ("cutegemm.kernels.sm90_wgmma", "WgmmaGemm"),
 }
 

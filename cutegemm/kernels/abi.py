@@ -7,7 +7,7 @@ placeholders of it, the launcher fills it in, and the kernel takes it apart by n
 Names: `ptr.X` is an address; `stride.X.d` a stride in elements of X along d; X is `a`, `b`, `c`, `outI` or `opI`
 (the I-th output or epilogue operand). `ptr.workspace` is 0 for kernels that need none (see `workspace`). `l0` and `l1`
 are the sizes of the two batch modes, l0 the faster; `sm_count` is the GPU's, by which persistent kernels size their
-grid.
+grid. Operands that are pieces of fp32 numbers have a stride along `piece` too (see `pieces`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
+
+from cutegemm.kernels import pieces
 
 if TYPE_CHECKING:
     from cutegemm.problem import Access, Signature
@@ -57,8 +59,9 @@ class TensorArgument:
 def tensors(signature: Signature) -> Iterator[TensorArgument]:
     """The tensors of a call in the order in which their addresses and strides are passed."""
     batch = tuple(f"l{i}" for i in range(BATCH_MODES))
-    yield TensorArgument("a", signature.a, ("m", "k", *batch))
-    yield TensorArgument("b", signature.b, ("n", "k", *batch))
+    piece = ("piece",) if pieces.count(signature) > 1 else ()
+    yield TensorArgument("a", signature.a, ("m", "k", *batch, *piece))
+    yield TensorArgument("b", signature.b, ("n", "k", *batch, *piece))
     if signature.c is not None:
         yield TensorArgument("c", signature.c, ("m", "n", *batch))
     for i, (output, access) in enumerate(zip(signature.epilogue.outputs, signature.outputs, strict=True)):

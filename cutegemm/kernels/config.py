@@ -6,13 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
+from cutegemm.dtypes import lookup
 from cutegemm.problem import Access
 
-OPERAND_BYTES = 2  # fp16 and bf16, the operands that these tiles hold
+OPERAND_BYTES = 2  # fp16 and bf16, the operands that tiles hold unless a configuration says otherwise
 CHUNK_BYTES = 16  # what a thread copies to one place in shared memory, and what the swizzle moves as one
+ROW_BYTES = 128  # of the longest row that a swizzle permutes
+K_BLOCK_BYTES = 32  # of a row of A, or a column of B, that one mma multiplies: 16 elements of 16 bits, 8 of TF32
 PLACE_BYTES = 16  # a block's place in D: tile row and column, and two batch indices
 DEFAULT_RASTER = 8
-_USUAL = (("raster", str(DEFAULT_RASTER)), ("swap_ab", "no"), ("walk", "m"), ("split", "1"), ("pad", "no"))
+_USUAL = {
+    "raster": str(DEFAULT_RASTER),
+    "swap_ab": "no",
+    "walk": "m",
+    "split": "1",
+    "pad": "no",
+    "bits": str(8 * OPERAND_BYTES),
+    "pieces": "1",
+}
 
 #: Operands that a kernel multiplies copies of, their rows aligned to 16 bytes.
 Pad = Literal["no", "a", "b", "ab"]
@@ -49,19 +60,25 @@ class KernelConfig(Protocol):
 
 def spelled(options: Mapping[str, str]) -> str:
     """Options as `key=value,…`; usual values of some go without saying."""
-    return ",".join(f"{key}={x}" for key, x in options.items() if (key, x) not in _USUAL)
+    return ",".join(f"{key}={x}" for key, x in options.items() if _USUAL.get(key) != x)
 
 
 def vector_elements(access: Access) -> int:
     """Elements that one copy of an operand moves: what its alignment allows (cp.async moves 16, 8 or 4
     bytes), and one, by a plain load, where that is 2 bytes or no dimension is contiguous."""
-    return 1 if access.major == "strided" else max(1, min(access.align, 16) // OPERAND_BYTES)
+    return 1 if access.major == "strided" else max(1, min(access.align, 16) // lookup(access.dtype).itemsize)
 
 
-#: Registers for each 16 bytes that a thread copies, by the elements of one copy: along K, and along M or N, where each
+def plain_loads(access: Access) -> bool:
+    """Whether an operand is beyond cp.async: aligned to 2 bytes, or without a contiguous dimension."""
+    return access.major == "strided" or access.align < _LEAST_ASYNC
+
+
+_LEAST_ASYNC = 4  # bytes
+#: Registers for each 16 bytes that a thread copies, by the bytes of one copy: along K, and along M or N, where each
 #: vector has an edge of its own. A strided operand has an address for every element, all kept.
-_ALONG_K = {8: 0.45, 4: 1.5, 2: 1.8, 1: 6.0}
-_ALONG_MN = {8: 1.5, 4: 3.0, 2: 6.5, 1: 6.0}
+_ALONG_K = {16: 0.45, 8: 1.5, 4: 1.8, 2: 6.0}
+_ALONG_MN = {16: 1.5, 8: 3.0, 4: 6.5, 2: 6.0}
 _STRIDED = 28.0
 
 
@@ -69,8 +86,8 @@ def registers_of_a_chunk(access: Access, least: float) -> float:
     """Registers for each 16 bytes that a thread copies; `least` where they lie along M or N."""
     if access.major == "strided":
         return _STRIDED
-    elements = vector_elements(access)
-    return _ALONG_K[elements] if access.major == "k" else max(_ALONG_MN[elements], least)
+    size = vector_elements(access) * lookup(access.dtype).itemsize
+    return _ALONG_K[size] if access.major == "k" else max(_ALONG_MN[size], least)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +97,8 @@ class Config:
     A block owns `tile_m` x `tile_n` of D and walks K in steps of `tile_k`, `stages` of them in shared memory
     at once; its `warps_m` x `warps_n` warps each own an equal part of the tile. Blocks walk D in groups of
     `raster` tile rows, column by column, so that those in flight together share operands in L2. `split` blocks share a
-    tile, each with a part of K, and `pad` names operands that are copied first (see `workspace`).
+    tile, each with a part of K, and `pad` names operands that are copied first (see `workspace`). `bits` is what an
+    element of the operands has: 16, or 32 for TF32.
     """
 
     tile_m: int
@@ -92,6 +110,12 @@ class Config:
     raster: int = DEFAULT_RASTER
     split: int = 1
     pad: Pad = "no"
+    bits: int = 8 * OPERAND_BYTES
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element of the operands."""
+        return self.bits // 8
 
     @property
     def threads(self) -> int:
@@ -111,7 +135,7 @@ class Config:
     @property
     def stage_bytes(self) -> int:
         """Shared memory of one stage: a tile of A and one of B."""
-        return (self.tile_m + self.tile_n) * self.tile_k * OPERAND_BYTES
+        return (self.tile_m + self.tile_n) * self.tile_k * self.itemsize
 
     @property
     def smem_bytes(self) -> int:
@@ -125,10 +149,10 @@ class Config:
         (DSL 4.8.1) so that whatever spills is above the 255 that a thread has.
         """
         accumulators = self.warp_m * self.warp_n // 32
-        fragments = 2 * (self.warp_m + self.warp_n) * 16 * OPERAND_BYTES // (32 * 4)
+        fragments = 2 * (self.warp_m + self.warp_n) * K_BLOCK_BYTES // (32 * 4)
         copies = 0.0
         for access, tile, least in ((a, self.tile_m, 2.9), (b, self.tile_n, 1.5)):
-            chunks = tile * self.tile_k * OPERAND_BYTES / (CHUNK_BYTES * self.threads)
+            chunks = tile * self.tile_k * self.itemsize / (CHUNK_BYTES * self.threads)
             copies += chunks * registers_of_a_chunk(access, least)
         return accumulators + fragments + int(copies) + 40
 
@@ -141,6 +165,7 @@ class Config:
             "raster": str(self.raster),
             "split": str(self.split),
             "pad": self.pad,
+            "bits": str(self.bits),
         }
 
     def __str__(self) -> str:
@@ -166,4 +191,12 @@ CONFIGS: tuple[Config, ...] = (
     Config(64, 128, 64, stages=3, warps_m=2, warps_n=2),
     Config(64, 64, 64, stages=4, warps_m=2, warps_n=2),
     Config(64, 64, 32, stages=4, warps_m=2, warps_n=2),
+    Config(128, 256, 32, stages=3, warps_m=2, warps_n=4, raster=16, bits=32),
+    Config(256, 128, 32, stages=3, warps_m=4, warps_n=2, bits=32),
+    Config(128, 128, 32, stages=3, warps_m=2, warps_n=2, bits=32),
+    Config(128, 128, 16, stages=4, warps_m=2, warps_n=2, bits=32),
+    Config(128, 64, 32, stages=3, warps_m=2, warps_n=2, bits=32),
+    Config(64, 128, 32, stages=3, warps_m=2, warps_n=2, bits=32),
+    Config(64, 64, 32, stages=4, warps_m=2, warps_n=2, bits=32),
+    Config(64, 64, 16, stages=4, warps_m=2, warps_n=2, bits=32),
 )

@@ -71,7 +71,7 @@ class Rows:
         for i, (target, inside) in enumerate(zip(self.targets, self.inside, strict=True)):
             source = self.source + advance + i * self.step
             for offset in range(0, CHUNK_BYTES, self._size):
-                _cp_async_if(target + shift + offset, source + offset, self._size, inside)
+                cp_async_if(target + shift + offset, source + offset, self._size, inside)
 
     @cute.jit
     def fetch_last(self, advance: Int64, k_left: Int32) -> None:
@@ -82,7 +82,7 @@ class Rows:
             source = self.source + advance + i * self.step
             for offset in cutlass.range_constexpr(0, CHUNK_BYTES, self._size):
                 end = left - (offset // OPERAND_BYTES + self.loader.vector)
-                _cp_async_if(
+                cp_async_if(
                     self.targets[i] + offset, source + offset, self._size, Boolean((end >= 0) & self.inside[i])
                 )
         # Copies that end past K have left zeros: what lies before it goes over them.
@@ -107,7 +107,7 @@ class Rows:
         return self.loader.vector * OPERAND_BYTES
 
 
-def _cp_async_if(target: Any, source: Any, size: int, condition: Any) -> None:
+def cp_async_if(target: Any, source: Any, size: int, condition: Any) -> None:
     """cp.async of `size` bytes, or zeros in their place, which touches no memory: see `tile_loader` for its form."""
     cache = "cg" if size == CHUNK_BYTES else "ca"
     present = Int32(cutlass.select_(condition, Int32(size), Int32(0)))

@@ -31,21 +31,18 @@ from typing import TYPE_CHECKING, Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64
+from cutlass import Int32, Int64
 from cutlass.memory import SmemAllocator
 
 from cutegemm.kernels import abi, surroundings, workspace
-from cutegemm.kernels.config import OPERAND_BYTES, PLACE_BYTES, Config, vector_elements
-from cutegemm.kernels.cute_types import NUMERIC
+from cutegemm.kernels.config import K_BLOCK_BYTES, PLACE_BYTES, Config, plain_loads, vector_elements
 from cutegemm.kernels.scheduler import tile_at
 from cutegemm.kernels.tile_loader import SharedTile, TileLoader
 from cutegemm.kernels.warp_epilogue import WarpEpilogue
+from cutegemm.kernels.warp_operand import WarpOperand, block_of, tiled_mma
 
 if TYPE_CHECKING:
     from cutegemm.problem import Access, Signature
-
-_INSTRUCTION = (16, 8, 16)
-_K_BLOCK = 16
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,8 @@ class MultistageGemm:
     config: Config
 
     def _shared(self, access: Access, tile_mn: int) -> SharedTile:
-        return SharedTile(tile_mn, self.config.tile_k, self.config.stages, access.major in ("k", "strided"))
+        k_major = access.major in ("k", "strided")
+        return SharedTile(tile_mn, self.config.tile_k, self.config.stages, k_major, self.config.itemsize)
 
     @cute.jit
     def __call__(self, *arguments: Any) -> None:
@@ -94,21 +92,19 @@ class MultistageGemm:
         )
         if tid == 0:
             place[0], place[1], place[2], place[3] = tile_row, tile_column, l0, l1 + part * v["l1"]
-        dtype = NUMERIC[self._inner.a.dtype]
-        smem_a = cute.recast_ptr(smem, dtype=dtype)
-        smem_b = cute.recast_ptr(smem + cfg.stages * shared_a.stage_bytes, dtype=dtype)
+        smem_a, smem_b = smem, smem + cfg.stages * shared_a.stage_bytes
 
         k0, depth = self._part(v, part)
         chunks_a = self._prepare("a", shared_a, tid, v, v["m"], tile_row * cfg.tile_m, l0, l1, k0, smem_a)
         chunks_b = self._prepare("b", shared_b, tid, v, v["n"], tile_column * cfg.tile_n, l0, l1, k0, smem_b)
-        step_a = Int64(cfg.tile_k * OPERAND_BYTES) * v.get("stride.a.k", 1)
-        step_b = Int64(cfg.tile_k * OPERAND_BYTES) * v.get("stride.b.k", 1)
+        step_a = Int64(cfg.tile_k * cfg.itemsize) * v.get("stride.a.k", 1)
+        step_b = Int64(cfg.tile_k * cfg.itemsize) * v.get("stride.b.k", 1)
 
         warp_row, warp_column = warp // cfg.warps_n, warp % cfg.warps_n
         accumulators = self._mainloop(
-            self._warp_view(shared_a, smem_a, warp_m, warp_row),
-            self._warp_view(shared_b, smem_b, warp_n, warp_column),
-            lane, depth, chunks_a, chunks_b, step_a, step_b,
+            WarpOperand("a", self._inner.a.dtype, shared_a, warp_m).reader(smem_a, warp_row, lane),
+            WarpOperand("b", self._inner.b.dtype, shared_b, warp_n).reader(smem_b, warp_column, lane),
+            depth, chunks_a, chunks_b, step_a, step_b,
         )  # fmt: skip
 
         tile_row, tile_column, l0, l1 = place[0], place[1], place[2], place[3]
@@ -143,29 +139,20 @@ class MultistageGemm:
         if self.config.split > 1:
             batch += Int64(k0) * v.get(f"stride.{name}.k", 1)
         strides = {"mn": v.get(f"stride.{name}.{mn}", 1), "k": v.get(f"stride.{name}.k", 1)}
-        loader = TileLoader(shared, self.config.threads, vector_elements(access))
-        base = v[f"ptr.{name}"] + batch * OPERAND_BYTES
+        loader = TileLoader(shared, self.config.threads, vector_elements(access), plain_loads(access))
+        base = v[f"ptr.{name}"] + batch * self.config.itemsize
         return loader.prepare(tid, base, strides, extent, origin, smem.toint())
 
-    def _warp_view(self, shared: SharedTile, smem: Any, warp_mn: int, index: Any) -> Any:
-        return cute.local_tile(shared.tensor(smem), (warp_mn, shared.tile_k, shared.stages), (index, 0, 0))
-
     @cute.jit
-    def _mainloop(self, smem_a: cute.Tensor, smem_b: cute.Tensor, lane: Int32, k: Int32, chunks_a: Any,
-                  chunks_b: Any, step_a: Int64, step_b: Int64) -> Any:  # fmt: skip
+    def _mainloop(self, reader_a: Any, reader_b: Any, k: Int32, chunks_a: Any, chunks_b: Any, step_a: Int64,
+                  step_b: Int64) -> Any:  # fmt: skip
         stages, tile_k = self.config.stages, self.config.tile_k
         k_tiles = cute.ceil_div(k, tile_k)
-        k_blocks = tile_k // _K_BLOCK
-
-        op = cute.nvgpu.warp.MmaF16BF16Op(smem_a.element_type, Float32, _INSTRUCTION)
-        mma = cute.make_tiled_mma(op, cute.make_layout((1, 1, 1)), permutation_mnk=(16, 16, 16))
-        thread_mma = mma.get_slice(lane)
-        fragment_a = mma.make_fragment_A(thread_mma.partition_A(smem_a)[None, None, None, 0])
-        fragment_b = mma.make_fragment_B(thread_mma.partition_B(smem_b)[None, None, None, 0])
+        k_blocks = tile_k * self.config.itemsize // K_BLOCK_BYTES
+        dtype = self._inner.a.dtype
+        mma = tiled_mma(dtype)
         accumulators = mma.make_fragment_C(mma.partition_shape_C((self.config.warp_m, self.config.warp_n)))
         accumulators.fill(0.0)
-        read_a, source_a, target_a = self._ldmatrix(cute.make_tiled_copy_A, "a", mma, lane, smem_a, fragment_a)
-        read_b, source_b, target_b = self._ldmatrix(cute.make_tiled_copy_B, "b", mma, lane, smem_b, fragment_b)
 
         # Prologue: the k-tile that may end past K first, then the others in order.
         for s in cutlass.range_constexpr(stages - 1):
@@ -184,8 +171,8 @@ class MultistageGemm:
         read, write = Int32(0), Int32(stages - 1)
         advance_a, advance_b = step_a * (stages - 2), step_b * (stages - 2)
         if k_tiles > 0:
-            cute.copy(read_a, source_a[None, None, 0, read], target_a[None, None, 0])
-            cute.copy(read_b, source_b[None, None, 0, read], target_b[None, None, 0])
+            reader_a.read(0, read)
+            reader_b.read(0, read)
         for s in cutlass.range(k_tiles, unroll=1):
             for block in cutlass.range_constexpr(k_blocks):
                 if cutlass.const_expr(block == k_blocks - 1):
@@ -196,8 +183,8 @@ class MultistageGemm:
                     if read == stages:
                         read = Int32(0)
                 following = (block + 1) % k_blocks
-                cute.copy(read_a, source_a[None, None, following, read], target_a[None, None, following])
-                cute.copy(read_b, source_b[None, None, following, read], target_b[None, None, following])
+                reader_a.read(following, read)
+                reader_b.read(following, read)
                 if cutlass.const_expr(block < k_blocks - 1):
                     if s + (stages - 1) < k_tiles:
                         chunks_a.fetch(advance_a, write, block, k_blocks - 1)
@@ -206,16 +193,6 @@ class MultistageGemm:
                     cute.arch.cp_async_commit_group()
                     advance_a = advance_a + step_a
                     advance_b = advance_b + step_b
-                cute.gemm(mma, accumulators, fragment_a[None, None, block], fragment_b[None, None, block],
-                          accumulators)  # fmt: skip
+                block_a, block_b = block_of(reader_a.fragment, block, dtype), block_of(reader_b.fragment, block, dtype)
+                cute.gemm(mma, accumulators, block_a, block_b, accumulators)
         return accumulators
-
-    def _ldmatrix(
-        self, make_tiled_copy: Any, name: str, mma: Any, lane: Any, smem: Any, fragment: Any
-    ) -> tuple[Any, Any, Any]:
-        access = self._inner.a if name == "a" else self._inner.b
-        transpose = access.major not in ("k", "strided")
-        atom = cute.make_copy_atom(cute.nvgpu.warp.LdMatrix8x8x16bOp(transpose, 4), smem.element_type)
-        copy = make_tiled_copy(atom, mma)
-        mine = copy.get_slice(lane)
-        return copy, mine.partition_S(smem), mine.retile(fragment)

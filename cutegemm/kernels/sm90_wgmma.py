@@ -22,13 +22,19 @@ Epilogue: through shared memory by TMA, each warp on its own (`staged_epilogue`)
 can't take an output or operand (`warp_epilogue`). Its stores run on while the next tile is multiplied.
 
 Shared memory: stages x A tile | stages x B tile | full | empty | slots of the epilogue | their mbarriers
-    tiles in 128-byte swizzled atoms; 8 warps x 2 slots x 2 KiB
+    tiles (of each piece) in swizzled atoms, as wide as a row of a K-major tile, else of 128 bytes
+    8 warps x 2 slots x 2 KiB
 
 Timeline, s counting the k-tiles of all of a CTA's tiles
     producer   for each s:  wait empty[s - stages]; announce full[s]; TMA A, TMA B
     consumer   for each of its tiles: fetch the epilogue's first operands; (ping-pong: wait for its turn)
                    for each k-tile:  wait full[s]; 4 wgmma; wait for the wgmma of s-1; signal empty[s-1]
                    (ping-pong: give the turn away); wait for the last wgmma; signal empty; epilogue
+
+Pieces (`precision="bf16x6"`, `"bf16x9"`; see `pieces`): a stage holds all pieces of its part of K, and a consumer
+    for each k-tile:  wait full[s]; 2 wgmma for each pair of pieces, from a sum of 0; wait for them; signal empty[s];
+                      add the sum to those before, in registers of their own
+While one consumer adds, the other multiplies.
 
 CTAs are launched once for the whole GPU and walk the tiles in groups of `raster` tile rows or columns. Edges are TMA's:
 what lies outside a matrix arrives as zeros.
@@ -37,9 +43,9 @@ Programmatic dependent launch: a CTA may start while the kernel before it in the
 `griddepcontrol.wait` it sets up barriers and touches no tensor. (bf16 1024 x 1024 x 1024 in a CUDA graph on an H200,
 2026-11: 5.9 us, without it 7.1.)
 
-Split K (`split`) and copied operands (`pad`): `workspace` says what lies where, `surroundings` launches what goes
-before and after. A part of K is another tile of the same place, whose fp32 sums go to the workspace as the output of a
-further batch entry; the sum over the parts, and the epilogue, are a kernel of their own.
+Split K (`split`), copied operands (`pad`) and pieces of operands: `workspace` says what lies where, `surroundings`
+launches what goes before and after. A part of K is another tile of the same place, whose fp32 sums go to the workspace
+as the output of a further batch entry; the sum over the parts, and the epilogue, are a kernel of their own.
 
 With `swap_ab` the CTAs work on D^T = B^T A^T: arguments and signature trade the names of A and B, m and n, and nothing
 below knows of it.
@@ -56,12 +62,12 @@ from cutlass import Float32, Int32, Int64, Uint8
 from cutlass.cute.nvgpu import cpasync, warpgroup
 from cutlass.memory import SmemAllocator
 
-from cutegemm.kernels import abi, surroundings, tma, wgmma_epilogue, workspace
+from cutegemm.kernels import abi, pieces, surroundings, tma, wgmma_epilogue, workspace
 from cutegemm.kernels.config import OPERAND_BYTES
 from cutegemm.kernels.cute_types import NUMERIC
 from cutegemm.kernels.scheduler import tile_at
 from cutegemm.kernels.staging import BAND, SLOT_BYTES, SLOTS, Staging, staging
-from cutegemm.kernels.wgmma_config import CONSUMERS, WARPGROUP, WgmmaConfig
+from cutegemm.kernels.wgmma_config import CONSUMERS, SWIZZLE_BYTES, WARPGROUP, WgmmaConfig
 
 if TYPE_CHECKING:
     from cutegemm.problem import Signature
@@ -127,18 +133,19 @@ class WgmmaGemm:
         return next(t for t in abi.tensors(self._solved) if t.name == name)
 
     def _shared_layout(self, name: str, tile_mn: int) -> Any:
-        """(tile_mn, tile_k, stages), swizzled in atoms of 128 bytes as TMA writes and wgmma reads them."""
-        cfg, dtype = self.config, NUMERIC[self.signature.a.dtype]
-        k_major = self._argument(name).access.major == "k"
-        kind = warpgroup.SmemLayoutAtomKind.K_SW128 if k_major else warpgroup.SmemLayoutAtomKind.MN_SW128
+        """(tile_mn, tile_k, stages x pieces), swizzled as TMA writes and wgmma reads it."""
+        cfg, dtype = self.config, NUMERIC[self._inner.a.dtype]
+        k_major, kinds = self._argument(name).access.major == "k", warpgroup.SmemLayoutAtomKind
+        narrow = cfg.tile_k * OPERAND_BYTES < SWIZZLE_BYTES
+        kind = (kinds.K_SW64 if narrow else kinds.K_SW128) if k_major else kinds.MN_SW128
         atom = warpgroup.make_smem_layout_atom(kind, dtype)
         order = (0, 1, 2) if k_major else (1, 0, 2)
-        return cute.tile_to_shape(atom, (tile_mn, cfg.tile_k, cfg.stages), order=order)
+        return cute.tile_to_shape(atom, (tile_mn, cfg.tile_k, cfg.stages * cfg.pieces), order=order)
 
     def _tma(self, name: str, v: dict[str, Any], tile_mn: int, multicast: int) -> Any:
-        """The TMA descriptor of A or B as (mn, k, l0, l1)."""
+        """The TMA descriptor of A or B as (mn, k, l0, l1), and piece where there are some."""
         argument = self._argument(name)
-        tensor = tma.view(argument, (v[argument.dims[0]], v["k"]), v)
+        tensor = tma.view(argument, (v[argument.dims[0]], v["k"]), {**v, "piece": self.config.pieces})
         layout = cute.slice_(self._shared_layout(name, tile_mn), (None, None, 0))
         op = cpasync.CopyBulkTensorTileG2SOp() if multicast == 1 else cpasync.CopyBulkTensorTileG2SMulticastOp()
         return cpasync.make_tiled_tma_atom(op, tensor, layout, (tile_mn, self.config.tile_k), num_multicast=multicast)
@@ -147,7 +154,7 @@ class WgmmaGemm:
     def kernel(self, arguments: tuple[Any, ...], operands: tuple[Any, ...], staged: tuple[Any, ...]) -> None:
         atom_a, tensor_a, atom_b, tensor_b = operands
         v = self._oriented({a.name: x for a, x in zip(abi.arguments(self._inner), arguments, strict=True)})
-        cfg, dtype = self.config, NUMERIC[self.signature.a.dtype]
+        cfg, dtype = self.config, NUMERIC[self._inner.a.dtype]
         tid, _, _ = cute.arch.thread_idx()
         warp = cute.arch.make_warp_uniform(tid // 32)
         group = cute.arch.make_warp_uniform(tid // WARPGROUP)
@@ -206,7 +213,7 @@ class WgmmaGemm:
             rows = cfg.group_m
             row_in_tile = Int32(0) if cutlass.const_expr(cfg.pingpong) else consumer * rows
             part = Int32(0) if cutlass.const_expr(cfg.pingpong) else consumer
-            view_a = cute.local_tile(smem_a, (rows, cfg.tile_k, cfg.stages), (part, 0, 0))
+            view_a = cute.local_tile(smem_a, (rows, cfg.tile_k, cfg.stages * cfg.pieces), (part, 0, 0))
             mma = self._mma()
             slice_mma = mma.get_slice(0)
             fragment_a = mma.make_fragment_A(slice_mma.partition_A(view_a))
@@ -241,10 +248,11 @@ class WgmmaGemm:
                 phase = (count // cfg.stages) & 1
                 if cutlass.const_expr(cfg.pingpong):
                     cute.arch.barrier(barrier_id=1 + consumer, number_of_threads=2 * WARPGROUP)
-                self._multiply(mma, accumulators, fragment_a, fragment_b, full, empty, stage, phase, k_tiles, lane,
-                               peer, peers, consumer)  # fmt: skip
+                multiply = self._multiply if cutlass.const_expr(cfg.pieces == 1) else self._multiply_pieces
+                sums = multiply(mma, accumulators, fragment_a, fragment_b, full, empty, stage, phase, k_tiles, lane,
+                                peer, peers, consumer)  # fmt: skip
                 count = count + k_tiles * (2 if cfg.pingpong else 1)
-                epilogue.finish(unfinished, accumulators)
+                epilogue.finish(unfinished, sums)
             epilogue.drain()
 
     def _mma(self) -> Any:
@@ -275,15 +283,15 @@ class WgmmaGemm:
                  full: Any, empty: Any, rank_m: Int32, rank_n: Int32, first: Int32, step: Int32, total: Int32,
                  k_tiles: Int32) -> None:  # fmt: skip
         cfg = self.config
-        stage_bytes = (cfg.tile_m + cfg.tile_n) * cfg.tile_k * OPERAND_BYTES
         mask_a, mask_b = None, None
         if cutlass.const_expr(cfg.cluster_n > 1):
             along_n = sum(1 << (i * cfg.cluster_m) for i in range(cfg.cluster_n))
             mask_a = cutlass.Int16(Int32(along_n) << rank_m)
         if cutlass.const_expr(cfg.cluster_m > 1):
             mask_b = cutlass.Int16(Int32((1 << cfg.cluster_m) - 1) << (rank_n * cfg.cluster_m))
-        tiles_a = cute.local_tile(tensor_a, (cfg.tile_m, cfg.tile_k), (None, None, None, None))
-        tiles_b = cute.local_tile(tensor_b, (cfg.tile_n, cfg.tile_k), (None, None, None, None))
+        modes = (None,) * cute.rank(tensor_a)
+        tiles_a = cute.local_tile(tensor_a, (cfg.tile_m, cfg.tile_k), modes)
+        tiles_b = cute.local_tile(tensor_b, (cfg.tile_n, cfg.tile_k), modes)
         target_a, source_a = cpasync.tma_partition(
             atom_a, rank_n, cute.make_layout(cfg.cluster_n), cute.group_modes(smem_a, 0, 2),
             cute.group_modes(tiles_a, 0, 2),
@@ -305,11 +313,15 @@ class WgmmaGemm:
                 k = first_k + step_k
                 cute.arch.mbarrier_wait(empty + stage, phase)
                 with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive_and_expect_tx(full + stage, stage_bytes)
-                cute.copy(atom_a, source_a[None, row, k, a0, a1], target_a[None, stage], tma_bar_ptr=full + stage,
-                          mcast_mask=mask_a)  # fmt: skip
-                cute.copy(atom_b, source_b[None, column, k, b0, b1], target_b[None, stage], tma_bar_ptr=full + stage,
-                          mcast_mask=mask_b)  # fmt: skip
+                    cute.arch.mbarrier_arrive_and_expect_tx(full + stage, cfg.stage_bytes)
+                for piece in cutlass.range_constexpr(cfg.pieces):
+                    which = () if cfg.pieces == 1 else (piece,)
+                    cute.copy(atom_a, source_a[(None, row, k, a0, a1, *which)],
+                              target_a[None, stage * cfg.pieces + piece], tma_bar_ptr=full + stage,
+                              mcast_mask=mask_a)  # fmt: skip
+                    cute.copy(atom_b, source_b[(None, column, k, b0, b1, *which)],
+                              target_b[None, stage * cfg.pieces + piece], tma_bar_ptr=full + stage,
+                              mcast_mask=mask_b)  # fmt: skip
                 stage = stage + 1
                 if stage == cfg.stages:
                     stage = Int32(0)
@@ -325,7 +337,7 @@ class WgmmaGemm:
     @cute.jit
     def _multiply(self, mma: Any, accumulators: Any, fragment_a: Any, fragment_b: Any, full: Any, empty: Any,
                   stage: Int32, phase: Int32, k_tiles: Int32, lane: Int32, peer: Int32, peers: cutlass.Constexpr,
-                  consumer: Int32) -> None:  # fmt: skip
+                  consumer: Int32) -> Any:  # fmt: skip
         cfg = self.config
         mma.set(warpgroup.Field.ACCUMULATE, True)
         accumulators.fill(0.0)
@@ -351,6 +363,35 @@ class WgmmaGemm:
         warpgroup.wait_group(0)
         if lane < peers:
             self._release(empty + previous, peer, peers)
+        return accumulators
+
+    @cute.jit
+    def _multiply_pieces(self, mma: Any, accumulators: Any, fragment_a: Any, fragment_b: Any, full: Any, empty: Any,
+                         stage: Int32, phase: Int32, k_tiles: Int32, lane: Int32, peer: Int32,
+                         peers: cutlass.Constexpr, consumer: Int32) -> Any:  # fmt: skip
+        cfg = self.config
+        sums = cute.make_fragment_like(accumulators)
+        sums.fill(0.0)
+        for _ in cutlass.range(k_tiles, unroll=1):
+            cute.arch.mbarrier_wait(full + stage, phase)
+            warpgroup.fence()
+            mma.set(warpgroup.Field.ACCUMULATE, False)
+            for piece_a, piece_b in pieces.pairs(self._solved):
+                place_a, place_b = stage * cfg.pieces + piece_a, stage * cfg.pieces + piece_b
+                for block in range(cfg.tile_k // 16):
+                    cute.gemm(mma, accumulators, fragment_a[None, None, block, place_a],
+                              fragment_b[None, None, block, place_b], accumulators)  # fmt: skip
+                    mma.set(warpgroup.Field.ACCUMULATE, True)
+            warpgroup.commit_group()
+            warpgroup.wait_group(0)
+            if lane < peers:
+                self._release(empty + stage, peer, peers)
+            sums.store(sums.load() + accumulators.load())
+            stage = stage + 1
+            if stage == cfg.stages:
+                stage = Int32(0)
+                phase = phase ^ 1
+        return sums
 
     def _release(self, barrier: Any, peer: Any, peers: int) -> None:
         # The reads that this arrival orders are wgmma's, waited for before: it publishes no writes to the peer.

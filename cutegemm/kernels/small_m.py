@@ -133,7 +133,8 @@ class SmallMGemm:
         if name == "a":  # read along M it would have another layout; it is small
             vector = 1
         strides = {"mn": stride, "k": step}
-        return TileLoader(shared, threads, vector).prepare(tid, base, strides, extent, origin, smem.toint())
+        loader = TileLoader(shared, threads, vector, plain=vector == 1)
+        return loader.prepare(tid, base, strides, extent, origin, smem.toint())
 
     def _tile_step(self, name: str, v: dict[str, Any]) -> Any:
         """Bytes from one tile of K to the next."""

@@ -1,4 +1,5 @@
-"""What a family's host function launches around its product: copies of operands before it, the sum of parts behind it.
+"""What a family's host function launches around its product: copies or pieces of operands before it, the sum of parts
+behind it.
 
 Both are kernels of their own on the same stream, overlapping by programmatic dependent launch where the GPU has it:
 each waits for the one before to end before it touches memory.
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import cutlass
 from cutlass import Int32, Int64
 
-from cutegemm.kernels import abi, workspace
-from cutegemm.kernels.padding import PadRows
+from cutegemm.kernels import abi, pieces, workspace
+from cutegemm.kernels.padding import PadRows, SplitRows
 from cutegemm.kernels.reduction import SumParts
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def before(signature: Signature, config: Any, v: dict[str, Any], stream: Any) -> dict[str, Any]:
-    """Launches the copies that `config` asks for. Returns the arguments of the inner signature by name: `l1` is that of
-    the operands, and the output has as many places of it for each part of K."""
+    """Launches the copies that `config` or the precision asks for. Returns the inner signature's arguments by name:
+    `l1` is that of the operands, and the output has as many places of it for each part of K."""
     wide = {name: Int64(x) for name, x in v.items() if name in abi.SIZES or name.startswith("stride.")}
     regions, _ = workspace.layout(signature, config.pad, config.split, wide, _select)
     made = dict(v)
@@ -31,7 +32,7 @@ def before(signature: Signature, config: Any, v: dict[str, Any], stream: Any) ->
             made.pop(f"stride.{name}.{dim}", None)
         made |= {f"stride.{name}.{dim}": Int64(stride) for dim, stride in region.strides.items()}
         if name != "out0":
-            _copy(name, getattr(signature, name), v, made, stream)
+            _copy(name, signature, v, made, stream)
     if config.split > 1:
         made["alpha"] = cutlass.Float32(1.0)
     return {a.name: made[a.name] for a in abi.arguments(workspace.inner(signature, config.pad, config.split))}
@@ -43,15 +44,17 @@ def after(signature: Signature, config: Any, v: dict[str, Any], inner: dict[str,
         SumParts(signature, config.split).launch(v, inner["ptr.out0"], inner["stride.out0.m"], stream)
 
 
-def _copy(name: str, access: Any, v: Any, made: Any, stream: Any) -> None:
+def _copy(name: str, signature: Signature, v: Any, made: Any, stream: Any) -> None:
+    access = getattr(signature, name)
     across, along = workspace.rows(name, access)
     strides = [v.get(f"stride.{name}.{dim}", Int64(1)) for dim in (across, along)]
     modes = {mode: v[f"stride.{name}.{mode}"] for mode in ("l0", "l1")}
     counts = tuple(Int32(cutlass.select_(stride == 0, Int32(1), v[mode])) for mode, stride in modes.items())
-    PadRows(access).launch(
+    copy = SplitRows(access) if pieces.emulated(signature) else PadRows(access)
+    copy.launch(
         v[f"ptr.{name}"], (*strides, *modes.values()), made[f"ptr.{name}"],
-        tuple(made[f"stride.{name}.{dim}"] for dim in (across, "l0", "l1")), v[across], v[along], counts,
-        v["sm_count"], stream,
+        tuple(made.get(f"stride.{name}.{dim}", Int64(0)) for dim in (across, "l0", "l1", "piece")),
+        v[across], v[along], counts, v["sm_count"], stream,
     )  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""Tensors of the argument list as TMA sees them: two dimensions of their own, then the batch modes l0 and l1."""
+"""Tensors of the argument list as TMA sees them: two dimensions of their own, the batch modes l0 and l1, and the pieces
+of operands that have some."""
 
 from __future__ import annotations
 
@@ -36,5 +37,5 @@ def batch(tensor: abi.TensorArgument, v: dict[str, Any], l0: Any, l1: Any) -> tu
     """Batch coordinates in `view(tensor)`, in which a broadcast mode has one entry."""
     return tuple(
         Int32(cutlass.select_(v[f"stride.{tensor.name}.{dim}"] == 0, Int32(0), index))
-        for dim, index in zip(tensor.dims[2:], (l0, l1), strict=True)
+        for dim, index in zip(tensor.dims[2:4], (l0, l1), strict=True)
     )

@@ -37,6 +37,7 @@ class WarpEpilogue(Epilogue):
     warp_m: int
     warp_n: int
     band_step: int = BAND  # rows from one band to the next
+    width: int = WIDTH  # columns of a row that a lane finishes at a time
 
     @cute.jit
     def run(self, accumulators: cute.Tensor, lane: Int32, row0: Int32, l0: Int32, l1: Int32, column0: Int32) -> None:
@@ -59,7 +60,7 @@ class WarpEpilogue(Epilogue):
 
     def finish(self, acc: Any, row: Any, place: Place, scalars: dict[str, Any], rows: dict[str, Any],
                lane: Any = None) -> None:  # fmt: skip
-        """Epilogue and stores of one lane's `WIDTH` columns of one row.
+        """Epilogue and stores of one lane's `width` columns of one row.
 
         Given its number `lane`, four lanes in a row have the columns of a chunk between them, and all of a warp call.
         """
@@ -67,16 +68,16 @@ class WarpEpilogue(Epilogue):
         operands = dict(rows)
         for name, tensor in self.operands("col").items():
             # The row's number for every column; `lower` takes half of them where columns are paired.
-            operands[name] = cute.full((WIDTH,), self.load_col(tensor, row, inside, place), Float32)
+            operands[name] = cute.full((self.width,), self.load_col(tensor, row, inside, place), Float32)
         tiles = self.operands("tile")
         if self.signature.c is not None:
             tiles["c"] = self.tensors()["c"]
         for name, tensor in tiles.items():
-            operands[name] = self.load(tensor, row, inside, place, WIDTH)
+            operands[name] = self.load(tensor, row, inside, place, self.width)
         outputs = self.combine(acc, scalars, operands)
         for i, value in enumerate(outputs):
             tensor = self.tensors()[f"out{i}"]
-            width, extent, at = self.domain(tensor, place, WIDTH)
+            width, extent, at = self.domain(tensor, place, self.width)
             dtype = NUMERIC[tensor.access.dtype]
             fragment = cute.make_rmem_tensor((width,), dtype)
             fragment.store(value.to(dtype))

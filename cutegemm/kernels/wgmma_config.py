@@ -12,7 +12,8 @@ CONSUMERS = 2  # warpgroups that multiply
 WARPGROUP = 128  # threads
 INSTRUCTION_M = 64  # rows of one wgmma, 16 for each warp of a warpgroup
 BARRIER_BYTES = 16  # a stage's full and empty mbarrier
-SWIZZLE_ALIGN = 1024  # the 128-byte swizzle repeats every 8 rows
+SWIZZLE_BYTES = 128  # the widest swizzle
+SWIZZLE_ALIGN = 1024  # it repeats every 8 rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class WgmmaConfig:
     each operand once between them. They walk D in groups of `raster` tile rows, column by column; or, with `walk` "n",
     in groups of `raster` tile columns, row by row. With `swap_ab` all of this is said of D^T = B^T A^T: `tile_m` lies
     along N, and a small M becomes the instruction's N. `split` units share a tile, each with a part of K, and `pad`
-    names operands that are copied first (see `workspace`).
+    names operands that are copied first (see `workspace`). Of operands that consist of `pieces`, a stage holds all.
     """
 
     tile_m: int
@@ -40,6 +41,7 @@ class WgmmaConfig:
     walk: Literal["m", "n"] = "m"
     split: int = 1
     pad: Pad = "no"
+    pieces: int = 1
 
     @property
     def threads(self) -> int:
@@ -63,8 +65,8 @@ class WgmmaConfig:
 
     @property
     def stage_bytes(self) -> int:
-        """Shared memory of one stage: a tile of A and one of B."""
-        return (self.tile_m + self.tile_n) * self.tile_k * OPERAND_BYTES
+        """Shared memory of one stage: a tile of A and one of B, or of each of their pieces."""
+        return (self.tile_m + self.tile_n) * self.tile_k * self.pieces * OPERAND_BYTES
 
     @property
     def smem_bytes(self) -> int:
@@ -84,14 +86,15 @@ class WgmmaConfig:
             "walk": self.walk,
             "split": str(self.split),
             "pad": self.pad,
+            "pieces": str(self.pieces),
         }
 
     def __str__(self) -> str:
         return spelled(self.options())
 
 
-#: Every configuration that `sm90_wgmma` is built in, with what each is for. Slices of a tile that lies along M or N are
-#: whole swizzle atoms of 64, so 96, 160 and 224 columns serve K-major operands only.
+#: Every configuration that `sm90_wgmma` is built in for 16-bit operands, with what each is for. Slices of a tile that
+#: lies along M or N are whole swizzle atoms of 64, so 96, 160 and 224 columns serve K-major operands only.
 CONFIGS: tuple[WgmmaConfig, ...] = (
     # Many tiles and a short K: nothing waits for an epilogue.
     WgmmaConfig(128, 192, stages=4, cluster_m=2, pingpong=True),
@@ -134,4 +137,17 @@ CONFIGS: tuple[WgmmaConfig, ...] = (
     WgmmaConfig(128, 32, stages=9, swap_ab=True),
     WgmmaConfig(64, 32, stages=14, pingpong=True, swap_ab=True),
     WgmmaConfig(64, 16, stages=16, pingpong=True, swap_ab=True),
+)
+
+#: Those for fp32 operands in pieces. There are as many sums as accumulators, and a stage holds three tiles of each
+#: operand, half as deep.
+OF_PIECES: tuple[WgmmaConfig, ...] = (
+    WgmmaConfig(128, 192, stages=3, cluster_m=2, tile_k=32, pieces=3),
+    WgmmaConfig(128, 192, stages=3, cluster_n=2, tile_k=32, pieces=3, walk="n"),
+    WgmmaConfig(128, 192, stages=3, tile_k=32, pieces=3),
+    WgmmaConfig(128, 176, stages=3, cluster_m=2, tile_k=32, pieces=3),
+    WgmmaConfig(128, 128, stages=4, cluster_m=2, tile_k=32, pieces=3),
+    WgmmaConfig(128, 128, stages=4, tile_k=32, pieces=3),
+    WgmmaConfig(128, 64, stages=5, tile_k=32, pieces=3),
+    WgmmaConfig(128, 32, stages=6, tile_k=32, pieces=3, swap_ab=True),
 )

@@ -1,9 +1,11 @@
-"""What a kernel keeps in global memory beside its tensors: copies of operands in aligned rows, and sums of parts of K.
+"""What a kernel keeps in global memory beside its tensors: copies of operands in aligned rows, the pieces of fp32
+operands, and sums of parts of K.
 
 A configuration that pads (`pad`) multiplies copies of A, B or both; one that splits K (`split`) leaves the fp32 sums of
-every part, which a kernel behind it adds up and finishes. What multiplies in between knows neither: it is built for the
-`inner` signature, on whose tensors `layout` puts names, strides and places. The arithmetic is the same on Python's
-integers and on the DSL's; free of torch and of the DSL.
+every part, which a kernel behind it adds up and finishes. An emulated precision multiplies the bf16 pieces of both
+operands: three aligned copies of each, the largest pieces first. What multiplies in between does not know where its
+tensors come from: it is built for the `inner` signature, on whose tensors `layout` puts names, strides and places. The
+arithmetic is the same on Python's integers and on the DSL's; free of torch and of the DSL.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from cutegemm.dtypes import lookup
 from cutegemm.fusion.graph import IDENTITY
+from cutegemm.kernels import pieces
 from cutegemm.problem import MAX_ALIGN, Access
 
 if TYPE_CHECKING:
@@ -27,7 +31,6 @@ REGION_ALIGN = 256
 PITCH = 8
 #: Elements of a row that a warp copies at a time.
 SEGMENT = 1024
-_ITEM_BYTES = {"a": 2, "b": 2, "out0": 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +69,11 @@ def rows(name: str, access: Access) -> tuple[str, str]:
 
 @cache
 def inner(signature: Signature, pad: str, split: int) -> Signature:
-    """What is multiplied: copies in place of the operands that `pad` names, and sums of parts in place of D."""
-    a, b = (padded(x) if name in operands(pad) else x for name, x in (("a", signature.a), ("b", signature.b)))
+    """What is multiplied: copies or pieces in place of the operands that are copied, sums of parts in place of D."""
+    names = copied(signature, pad)
+    a, b = (padded(x) if name in names else x for name, x in (("a", signature.a), ("b", signature.b)))
+    if pieces.emulated(signature):
+        a, b = replace(a, dtype=pieces.DTYPE), replace(b, dtype=pieces.DTYPE)
     signature = replace(signature, a=a, b=b)
     if split == 1:
         return signature
@@ -77,6 +83,11 @@ def inner(signature: Signature, pad: str, split: int) -> Signature:
 def operands(pad: str) -> tuple[str, ...]:
     """The operands that a `pad` value names: "no", "a", "b" or "ab"."""
     return () if pad == "no" else tuple(pad)
+
+
+def copied(signature: Signature, pad: str) -> tuple[str, ...]:
+    """The operands that are copied: those that `pad` names, or both where they are split into pieces."""
+    return ("a", "b") if pieces.emulated(signature) else operands(pad)
 
 
 def layout(
@@ -89,27 +100,35 @@ def layout(
     """
     regions: dict[str, Region] = {}
     size: Any = 0
-    for name in operands(pad):
+    made = inner(signature, pad, split)
+    for name in copied(signature, pad):
         across, along = rows(name, getattr(signature, name))
         broadcast = {mode: v[f"stride.{name}.{mode}"] == 0 for mode in ("l0", "l1")}
         modes = {mode: select(once, 1, v[mode]) for mode, once in broadcast.items()}
-        regions[name], bytes_ = _region(name, size, across, v[across], v[along], modes)
+        item = lookup(getattr(made, name).dtype).itemsize
+        regions[name], bytes_ = _region(item, size, across, v[across], v[along], modes, pieces.count(made))
         for mode, once in broadcast.items():
             regions[name].strides[mode] = select(once, 0, regions[name].strides[mode])
         size = size + bytes_
     if split > 1:
         modes = {"l0": v["l0"], "l1": v["l1"] * split}
-        regions["out0"], bytes_ = _region("out0", size, "m", v["m"], v["n"], modes)
+        item = lookup(PARTIAL.dtype).itemsize
+        regions["out0"], bytes_ = _region(item, size, "m", v["m"], v["n"], modes)
         size = size + bytes_
     return regions, size
 
 
-def _region(name: str, offset: Any, across: str, lines: Any, length: Any, modes: dict[str, Any]) -> tuple[Region, Any]:
-    """A region of `lines` rows for each place of the batch, and its bytes."""
-    item = _ITEM_BYTES[name]
+def _region(
+    item: int, offset: Any, across: str, lines: Any, length: Any, modes: dict[str, Any], count: int = 1
+) -> tuple[Region, Any]:
+    """A region of `lines` rows of elements of `item` bytes for each place of the batch, `count` times over, and its
+    bytes."""
     pitch = _up(length, PITCH)
     strides = {across: pitch, "l0": pitch * lines, "l1": pitch * lines * modes["l0"]}
-    return Region(offset, strides, lines, length), _up(pitch * lines * prod(modes.values()) * item, REGION_ALIGN)
+    piece = pitch * lines * prod(modes.values())
+    if count > 1:
+        strides["piece"] = piece
+    return Region(offset, strides, lines, length), _up(count * piece * item, REGION_ALIGN)
 
 
 def _up(x: Any, unit: int) -> Any:

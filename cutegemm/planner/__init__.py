@@ -4,7 +4,7 @@ model.
 `plan` takes sizes and works without a GPU; `plan_problem` takes a normalised problem, as a call does.
 """
 
-from cutegemm.planner.families import FAMILIES, PINNED, UPCOMING, Family
+from cutegemm.planner.families import FAMILIES, PINNED, Family
 from cutegemm.planner.legality import Refusal, refusal
 from cutegemm.planner.model import Estimate, Model
 from cutegemm.planner.pin import Pin, parse_pin
@@ -13,7 +13,6 @@ from cutegemm.planner.plan import Candidate, Plan, contiguous_problem, plan, pla
 __all__ = [
     "FAMILIES",
     "PINNED",
-    "UPCOMING",
     "Candidate",
     "Estimate",
     "Family",

@@ -10,8 +10,9 @@ from cutegemm.cutlass_cpp.config import CONFIGS as CUTLASS_CONFIGS
 from cutegemm.cutlass_cpp.config import CutlassConfig, Split
 from cutegemm.device import DeviceSpec
 from cutegemm.hand_kernels.levels import LEVELS
-from cutegemm.kernels import config, small_m_config, wgmma_config
-from cutegemm.planner import cutlass_cpp, hand, sm80_multistage, sm90_wgmma, small_m
+from cutegemm.kernels import config, simt_f32_config, small_m_config, wgmma_config
+from cutegemm.kernels.pieces import PAIRS
+from cutegemm.planner import cutlass_cpp, hand, simt_f32, sm80_multistage, sm90_wgmma, small_m
 from cutegemm.planner.legality import Refusal
 from cutegemm.planner.model import Model
 from cutegemm.problem import STRICT, Problem
@@ -61,9 +62,11 @@ _PLANNED: tuple[Family[Any], ...] = (
         name="sm90_wgmma",
         summary="TMA into an mbarrier pipeline, wgmma, persistent warp-specialised blocks in clusters",
         architectures=("sm_90a",),
-        configs=wgmma_config.CONFIGS,
+        configs=(*wgmma_config.CONFIGS, *wgmma_config.OF_PIECES),
         refuse=sm90_wgmma.refuse,
         model=sm90_wgmma.PersistentModel,
+        operand_dtypes=("fp16", "bf16", "fp32"),
+        precisions=tuple(PAIRS),
         surrounds=True,
         unaligned=False,
     ),
@@ -74,7 +77,20 @@ _PLANNED: tuple[Family[Any], ...] = (
         configs=config.CONFIGS,
         refuse=sm80_multistage.refuse,
         model=sm80_multistage.TileModel,
+        operand_dtypes=("fp16", "bf16", "fp32"),
         surrounds=True,
+        precisions=("tf32",),
+    ),
+    Family(
+        name="simt_f32",
+        summary="strict fp32 on the CUDA cores: cp.async multistage pipeline, register tiles",
+        architectures=_SM80_AND_NEWER,
+        operand_dtypes=("fp32",),
+        configs=simt_f32_config.CONFIGS,
+        refuse=simt_f32.refuse,
+        model=simt_f32.IssueModel,
+        surrounds=True,
+        precisions=(STRICT,),
     ),
     Family(
         name="small_m",
@@ -118,9 +134,3 @@ _HAND: Family[Any] = Family(
 
 #: Families that serve what pins them and are never chosen, by name.
 PINNED: dict[str, Family[Any]] = {_HAND.name: _HAND}
-
-#: Families that this version does not have yet, with the architectures they are for; a pin on one is refused
-#: by name.
-UPCOMING: dict[str, str] = {
-    "simt_f32": "sm_80 and newer",
-}

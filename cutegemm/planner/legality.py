@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cutegemm.device import DeviceSpec
 from cutegemm.errors import ArgumentError, CuteGemmError, DTypeError, ShapeError, UnsupportedArchitectureError
-from cutegemm.kernels import workspace
+from cutegemm.kernels import pieces, workspace
 from cutegemm.kernels.config import Pad
 from cutegemm.problem import Problem
 
@@ -63,8 +63,9 @@ def refusal(
 
 
 def product(problem: Problem, family: Family[Any], config: Any) -> Problem:
-    """What the kernel in the middle multiplies: parts of K as further batch entries, and copies of operands."""
-    if not family.surrounds or (config.split, config.pad) == (1, "no"):
+    """What the kernel in the middle multiplies: parts of K as further batch entries, copies or pieces of operands."""
+    emulated = pieces.emulated(problem.signature)
+    if not family.surrounds or ((config.split, config.pad) == (1, "no") and not emulated):
         return problem
     depth = ceil(ceil(problem.k / config.tile_k) / config.split) * config.tile_k
     return replace(
@@ -76,8 +77,8 @@ def product(problem: Problem, family: Family[Any], config: Any) -> Problem:
 
 
 def needed_copies(problem: Problem) -> Pad:
-    """The operands that an aligned copy would help."""
-    if problem.k == 0:
+    """The operands that an aligned copy would help: none of those that pieces are made of."""
+    if problem.k == 0 or pieces.emulated(problem.signature):
         return "no"
     names = "".join(name for name in "ab" if not workspace.aligned(getattr(problem.signature, name)))
     return names or "no"  # type: ignore[return-value]
@@ -164,8 +165,11 @@ def _surroundings_refusal(problem: Problem, family: Family[Any], config: Any, as
         return None
     if asked.split == "stream":
         return Refusal("split", f"split_k='stream': {family.name} has no stream-K")
-    for name in workspace.operands(config.pad):
-        if workspace.aligned(getattr(problem.signature, name)):
+    emulated = pieces.emulated(problem.signature)
+    if emulated and config.pad != "no":
+        return Refusal("padding", f"pad={config.pad}: the pieces of a and b are aligned copies as they are")
+    for name in workspace.copied(problem.signature, config.pad):
+        if not emulated and workspace.aligned(getattr(problem.signature, name)):
             return Refusal("padding", f"pad={config.pad}: {name} is aligned to 16 bytes as it is")
         across, along = workspace.rows(name, getattr(problem.signature, name))
         lines, length = getattr(problem, across), getattr(problem, along)
@@ -173,6 +177,9 @@ def _surroundings_refusal(problem: Problem, family: Family[Any], config: Any, as
         if max(segments * workspace.SEGMENT, lines * segments * problem.batch + _COPYING) > INT32_MAX:
             reason = f"{name} has {lines} rows of {length}, batch={problem.batch}: too many to copy by 32-bit counts"
             return Refusal("padding", reason, ShapeError)
+    if not asked.workspace and emulated:
+        own = f"precision={problem.signature.precision!r}"
+        return Refusal("workspace", f"{own}: a function of a C library has no workspace to split a and b in")
     if not asked.workspace and (config.split, config.pad) != (1, "no"):
         own = f"split={config.split}, pad={config.pad}"
         return Refusal("workspace", f"{own}: a function of a C library has no workspace to split K in or to copy to")

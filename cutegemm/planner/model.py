@@ -12,7 +12,6 @@ from typing import Protocol, TypeVar
 
 from cutegemm.device import DeviceSpec
 from cutegemm.dtypes import lookup
-from cutegemm.kernels.config import OPERAND_BYTES
 from cutegemm.problem import Problem
 
 #: Shared memory moves 32 banks of 4 bytes a clock (CUDA C++ programming guide).
@@ -82,8 +81,8 @@ def operand_bytes(
     outgrow L2, when each wave's columns read them again. With `walk` "n" rows and columns, A and B trade places.
     """
     held = L2_SHARE * device.l2_bytes
-    row_bytes = problem.k * OPERAND_BYTES
     a, b = problem.signature.a, problem.signature.b
+    row_bytes = problem.k * lookup(a.dtype).itemsize
     grouped, passing = (problem.m, tile[0], a), (problem.n, tile[1], b)
     if walk == "n":
         grouped, passing = passing, grouped

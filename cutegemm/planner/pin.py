@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from cutegemm.errors import ArgumentError, NotAvailableError
+from cutegemm.errors import ArgumentError
 from cutegemm.kernels.config import Pad
-from cutegemm.planner.families import FAMILIES, PINNED, UPCOMING, Family
+from cutegemm.planner.families import FAMILIES, PINNED, Family
 from cutegemm.planner.legality import Wish
 
 
@@ -24,21 +24,17 @@ class Pin:
 def parse_pin(text: str) -> Pin:
     """Read `family[:key=value,…]`, such as `"sm80_multistage:tile=128x128x32,stages=4"`, or `hand:level`.
 
-    Keys are `tile` (MxNxK) and `stages`; `warps` (MxN) of `sm80_multistage`, `raster` of it and of `sm90_wgmma`, which
-    has `cluster` (MxN), `schedule` (`cooperative` or `pingpong`), `swap_ab` (`yes` or `no`) and `walk` (`m` or `n`)
-    too; `split` (parts of K) and `pad` (operands to copy first: `no`, `a`, `b` or `ab`) of both; `warps` (NxK) and
-    `split` of `small_m`; `warps`, `cluster`, `schedule` (with `twostage` and `multistage`), `split` (a number or
-    `stream`), `reduction` (`turnstile` or `parallel`) and `align` (bytes) of `cutlass_cpp`. Any may be left out.
-    Raises `NotAvailableError` for a family that this version does not have yet, and `ArgumentError` for an
-    unknown family, an unknown, repeated or malformed key, or values that no registered configuration has.
+    Keys are those that a family's configurations spell themselves with (`Family.keys`), such as `tile` (MxNxK) and
+    `stages`; of families that split K, `split` may be any number of parts, and `stream` of those with stream-K; of
+    families that copy operands, `pad` names them: `no`, `a`, `b` or `ab`. Any may be left out.
+    Raises `ArgumentError` for an unknown family, an unknown, repeated or malformed key, or values that no configuration
+    has.
     """
     if not isinstance(text, str):
         raise ArgumentError(f"kernel={text!r}: expected a string such as 'sm80_multistage:tile=128x128x32'")
     name, _, options = text.partition(":")
     families = {**FAMILIES, **PINNED}
     served = ", ".join(families)
-    if name in UPCOMING:
-        raise NotAvailableError(f"kernel={text!r}: {name} is not part of this version; available: {served}")
     family = families.get(name)
     if family is None:
         raise ArgumentError(f"kernel={text!r}: unknown family {name!r}; available: {served}")

@@ -19,7 +19,7 @@ from cutegemm.planner.families import FAMILIES, Family
 from cutegemm.planner.legality import Refusal, Wish, needed_copies, product, refusal
 from cutegemm.planner.model import Estimate, Model
 from cutegemm.planner.pin import Pin, parse_pin
-from cutegemm.problem import STRICT, Access, Problem, Role, Signature, access
+from cutegemm.problem import STRICT, Access, Problem, Role, Signature, access, precision_of
 
 #: The GPU that `plan` describes where none is named and none is present.
 DEFAULT_GPU = "H200"
@@ -71,6 +71,12 @@ class Plan:
         """The rate of the products at the modelled time, in TFLOP/s."""
         return self.problem.flops / self.us * 1e-6
 
+    @property
+    def workspace(self) -> int:
+        """Bytes of memory that the kernel takes beside the tensors of a call, while it runs: less where an operand is
+        broadcast over the batch."""
+        return surroundings.workspace_bytes(self.problem, FAMILIES.get(self.family), self.config)
+
     def explain(self) -> str:
         """The decision as fixed-width text: problem, GPU, choice and its cost, candidates, rejections by
         reason.
@@ -112,8 +118,7 @@ def plan(
     whatever torch is set to.
 
     Raises `ShapeError`, `DTypeError` or `ArgumentError` for an argument out of range,
-    `UnsupportedArchitectureError` where no family serves the GPU, and `NotAvailableError` for a family to
-    come.
+    `UnsupportedArchitectureError` where no family serves the GPU, and `ArgumentError` for an unknown family.
     """
     problem = contiguous_problem(
         m,
@@ -291,7 +296,7 @@ def contiguous_problem(
         operands=tuple(operand(spec.kind, spec.paired) for spec in graph.operands),
         alpha="float",
         beta="float",
-        precision=(precision or STRICT) if item.name == "fp32" else None,
+        precision=precision_of(precision or STRICT, k) if item.name == "fp32" else None,
     )
     return Problem(m, n, k, batch, signature)
 

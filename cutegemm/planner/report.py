@@ -58,6 +58,7 @@ def data(plan: Plan) -> dict[str, Any]:
         "kernel": plan.kernel,
         "us": plan.us,
         "tflops": plan.tflops,
+        "workspace": plan.workspace,
         "candidates": [_candidate_data(candidate) for candidate in plan.candidates],
     }
 
@@ -134,6 +135,8 @@ def _choice(plan: Plan) -> list[str]:
         f"why        {best.tiles} tiles, {best.blocks_per_sm} at once on each of {plan.device.sm_count} SMs: "
         f"{best.waves:.2f} waves, {best.efficiency:.0%} full",
     ]
+    if plan.workspace:
+        lines.append(f"workspace  {plan.workspace / _MIB:.1f} MiB beside the tensors")
     if plan.measured:
         lines.append(f"           the fastest of {plan.measured} measured for this problem on this GPU")
     top = sorted(best.terms.items(), key=lambda term: -term[1])[:_TOP_TERMS]

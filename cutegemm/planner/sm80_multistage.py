@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from functools import cache
 from math import ceil
+from typing import Any, ClassVar
 
 from cutegemm.device import DeviceSpec
-from cutegemm.errors import ShapeError
-from cutegemm.kernels.config import CHUNK_BYTES, OPERAND_BYTES, Config, vector_elements
+from cutegemm.dtypes import lookup
+from cutegemm.errors import DTypeError, ShapeError
+from cutegemm.kernels.config import CHUNK_BYTES, K_BLOCK_BYTES, ROW_BYTES, Config, plain_loads, vector_elements
 from cutegemm.planner.legality import INT32_MAX, Refusal, extent_refusal
 from cutegemm.planner.model import (
     DRAM_LATENCY,
@@ -46,14 +48,24 @@ ASYNC_COPY, PLAIN_COPY = 2, 6
 def refuse(problem: Problem, config: Config, device: DeviceSpec) -> Refusal | None:
     """Why `config` cannot serve `problem` on `device`, beyond the rules that hold for every family."""
     return (
-        extent_refusal(problem, config.tile_m, config.tile_n, config.tile_k)
-        or _grid_refusal(problem, config)
+        _bits_refusal(problem, config)
+        or extent_refusal(problem, config.tile_m, config.tile_n, config.tile_k)
+        or grid_refusal(problem, config)
         or _tile_refusal(config)
         or _device_refusal(problem, config, device)
     )
 
 
-def _grid_refusal(problem: Problem, config: Config) -> Refusal | None:
+def _bits_refusal(problem: Problem, config: Config) -> Refusal | None:
+    # A tile's layout in shared memory, and the instruction, are those of one width.
+    bits = lookup(problem.signature.a.dtype).bits
+    if config.bits != bits:
+        reason = f"bits={config.bits}: a and b are {problem.signature.a.dtype}, of {bits} bits"
+        return Refusal("bits", reason, DTypeError)
+    return None
+
+
+def grid_refusal(problem: Problem, config: Any) -> Refusal | None:
     # One block per tile on the grid's x dimension.
     tiles = ceil(problem.m / config.tile_m) * ceil(problem.n / config.tile_n) * problem.batch
     if tiles > INT32_MAX:
@@ -72,7 +84,9 @@ def _tile_refusal(config: Config) -> Refusal | None:
         return Refusal("stages", f"stages={config.stages}: a pipeline needs at least 2")
     if config.threads > MAX_THREADS:
         return Refusal("threads", f"{config.threads} threads: a block holds {MAX_THREADS}")
-    # mma.sync m16n8k16, and ldmatrix.x4 that feeds two of them along N.
+    if config.bits not in (16, 32):
+        return Refusal("bits", f"bits={config.bits}: must be 16 or 32")
+    # mma.sync of 16 x 8, and ldmatrix.x4 that feeds two of them along N.
     if config.tile_m % (16 * config.warps_m) or config.tile_n % (16 * config.warps_n):
         reason = f"{config.warps_m}x{config.warps_n} warps must each own a multiple of 16x16 of the tile"
         return Refusal("warp tile", reason)
@@ -82,15 +96,19 @@ def _tile_refusal(config: Config) -> Refusal | None:
     # The epilogue transposes 32 columns of a warp tile at a time.
     if config.warp_n % 32:
         return Refusal("warp tile", f"warp tile width {config.warp_n}: must be a multiple of 32")
-    # The swizzle permutes the 16-byte chunks of rows of 64 or 128 bytes; and a k-tile has two 16-deep blocks or more,
-    # for the next tile's copies are started before the last one.
-    if config.tile_k not in (32, 64):
-        return Refusal("swizzle", f"tile_k={config.tile_k}: must be 32 or 64")
+    # A swizzled row along M holds 32 numbers of 32 bits, and a warp begins with one.
+    if config.bits == 32 and config.warp_m % 32:
+        return Refusal("warp tile", f"warp tile height {config.warp_m}: must be a multiple of 32 for bits=32")
+    # The swizzle permutes the 16-byte chunks of rows of 64 or 128 bytes; and a k-tile has two k-blocks of 32 bytes or
+    # more, for the next tile's copies are started before the last one.
+    depths = (64 // config.itemsize, ROW_BYTES // config.itemsize)
+    if config.tile_k not in depths:
+        return Refusal("swizzle", f"tile_k={config.tile_k}: must be {depths[0]} or {depths[1]}")
     for name, tile in (("tile_m", config.tile_m), ("tile_n", config.tile_n)):
         if tile not in (16, 32) and tile % 64:
             return Refusal("swizzle", f"{name}={tile}: must be 16, 32 or a multiple of 64")
         # Every thread copies the same chunks of each row: a partial pass would need a predicate in the main loop.
-        chunks = config.tile_k * min(tile, 64) * OPERAND_BYTES // CHUNK_BYTES
+        chunks = config.tile_k * min(tile * config.itemsize, ROW_BYTES) // CHUNK_BYTES
         if chunks % config.threads:
             reason = f"{name}={tile}: {chunks} copies of 16 bytes a pass do not divide among {config.threads} threads"
             return Refusal("copies", reason)
@@ -127,33 +145,42 @@ def _epilogue_registers(signature: Signature) -> int:
 
 
 def _copies(access: Access) -> str:
-    width = f"by {vector_elements(access) * OPERAND_BYTES} bytes"
+    width = f"by {vector_elements(access) * lookup(access.dtype).itemsize} bytes"
     return f"strided {width}" if access.major == "strided" else width
 
 
-def blocks_per_sm(config: Config, device: DeviceSpec, a: Access, b: Access) -> int:
+def blocks_per_sm(config: Any, device: DeviceSpec, a: Access, b: Access) -> int:
     """Blocks of `config` that fit an SM at once, by shared memory, registers, threads and the block limit."""
     registers = config.registers(a, b)
     return occupancy(device, threads=config.threads, registers=registers, smem=config.smem_bytes).blocks
 
 
-#: What `TileModel._wave` returns, in its order.
-_PARTS = ("wave", "tensor cores", "shared memory", "copy instructions", "latency", "fill and epilogue")
-
-
 class TileModel:
     """The model of one problem on one GPU; `estimate` applies it to a legal configuration."""
+
+    #: What `_wave` returns behind the wave's own clocks, in its order.
+    parts: ClassVar[tuple[str, ...]] = (
+        "tensor cores",
+        "shared memory",
+        "copy instructions",
+        "latency",
+        "fill and epilogue",
+    )
 
     def __init__(self, problem: Problem, device: DeviceSpec) -> None:
         signature = problem.signature
         self.problem, self.device = problem, device
         self.vectors = vector_elements(signature.a), vector_elements(signature.b)
-        self.copy_clocks = [(PLAIN_COPY if v == 1 else ASYNC_COPY) / (32 * v) for v in self.vectors]
+        self.plain = [plain_loads(access) for access in (signature.a, signature.b)]
+        clocks = [PLAIN_COPY if plain else ASYNC_COPY for plain in self.plain]
+        self.copy_clocks = [x / (32 * v) for x, v in zip(clocks, self.vectors, strict=True)]
         sm_clocks = device.sm_count * device.clock_hz
         self.flops_per_clk = device.mma_flops / sm_clocks
+        if signature.a.dtype == "fp32":
+            self.flops_per_clk /= 2  # TF32
         self.epilogue_bytes, self.epilogue_clocks = epilogue_costs(problem, device, sm_clocks)
 
-    def estimate(self, config: Config) -> Estimate:
+    def estimate(self, config: Any) -> Estimate:
         """The modelled time of `config`: see the module's docstring."""
         problem, device = self.problem, self.device
         resident = blocks_per_sm(config, device, problem.signature.a, problem.signature.b)
@@ -168,7 +195,7 @@ class TileModel:
         latency = L2_LATENCY + (DRAM_LATENCY - L2_LATENCY) * missed
 
         full, rest = divmod(tiles, slots)
-        clocks = [0.0] * len(_PARTS)
+        clocks = [0.0] * (1 + len(self.parts))
         for count, blocks in ((full, resident), (1, ceil(rest / device.sm_count))):
             if count and blocks:
                 wave = self._wave(config, blocks, k_tiles, latency)
@@ -178,7 +205,7 @@ class TileModel:
         compute, *parts = [us * part for part in clocks]
         l2 = 1e6 * l2_bytes / device.l2_bytes_per_s
         dram = 1e6 * (read_bytes + self.epilogue_bytes) / device.hbm_bytes_per_s
-        terms = dict(zip(_PARTS[1:], parts, strict=True))
+        terms = dict(zip(self.parts, parts, strict=True))
         terms.update({"L2": l2, "device memory": dram, "launch": LAUNCH_US})
         return Estimate(
             us=LAUNCH_US + overlap(compute, l2, dram),
@@ -189,20 +216,20 @@ class TileModel:
             efficiency=tiles / (slots * (full + (rest > 0))),
         )
 
-    def _wave(self, config: Config, blocks: int, k_tiles: int, memory_latency: float) -> tuple[float, ...]:
-        """Clocks of a wave with `blocks` on each SM, then of each part of it on its own: see `_PARTS`."""
+    def _wave(self, config: Any, blocks: int, k_tiles: int, memory_latency: float) -> tuple[float, ...]:
+        """Clocks of a wave with `blocks` on each SM, then of each of its `parts` on its own."""
         tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
         tensor = blocks * 2 * tile_m * tile_n * tile_k / self.flops_per_clk
         # Each warp reads its rows of A and columns of B for itself; the block writes each tile once.
-        reads = (config.warps_n * tile_m + config.warps_m * tile_n) * tile_k * OPERAND_BYTES
+        reads = (config.warps_n * tile_m + config.warps_m * tile_n) * tile_k * config.itemsize
         shared = blocks * (reads + config.stage_bytes) / SMEM_BYTES_PER_CLK
         clocks_a, clocks_b = self.copy_clocks
         copies = blocks * tile_k * (tile_m * clocks_a + tile_n * clocks_b)
         # A block's own chain of k-steps, and the memory latency that its stages in flight must cover
         # (Little's law).
-        latency = max(K_STEP_LATENCY * tile_k / 16, memory_latency / (config.stages - 1))
+        latency = max(K_STEP_LATENCY * tile_k * config.itemsize / K_BLOCK_BYTES, memory_latency / (config.stages - 1))
         # One block's barrier, plain loads and pipeline fill are hidden by its neighbours' work.
-        stall = (BARRIER + (memory_latency if 1 in self.vectors else 0)) / blocks
+        stall = (BARRIER + (memory_latency if any(self.plain) else 0)) / blocks
         step = max(overlap(tensor, shared, copies), latency) + stall
         ends = DRAM_LATENCY / blocks + blocks * tile_m * tile_n * self.epilogue_clocks
         return (

@@ -17,11 +17,13 @@ which are in `tables/h200.json`. There the model's choice is within 4.1% of the 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from math import ceil
 
 from cutegemm.device import DeviceSpec
 from cutegemm.errors import ShapeError
+from cutegemm.kernels import pieces
 from cutegemm.kernels.config import OPERAND_BYTES
 from cutegemm.kernels.staging import staging
 from cutegemm.kernels.wgmma_config import CONSUMERS, INSTRUCTION_M, WARPGROUP, WgmmaConfig
@@ -73,11 +75,23 @@ def refuse(problem: Problem, config: WgmmaConfig, device: DeviceSpec) -> Refusal
         problem = problem.transposed()
     return (
         _operand_refusal(problem)
+        or _pieces_refusal(problem, config)
         or _tile_refusal(config)
         or _layout_refusal(problem, config)
         or _size_refusal(problem, config, device)
         or _device_refusal(config, device)
     )
+
+
+def _pieces_refusal(problem: Problem, config: WgmmaConfig) -> Refusal | None:
+    # A stage holds what its products are made of.
+    count = pieces.count(problem.signature)
+    if config.pieces != count:
+        reason = f"pieces={config.pieces}: a and b are {problem.signature.a.dtype}, and not split into pieces"
+        if count > 1:
+            reason = f"pieces={config.pieces}: {problem.signature.precision} splits a and b into {count}"
+        return Refusal("pieces", reason)
+    return None
 
 
 def _operand_refusal(problem: Problem) -> Refusal | None:
@@ -103,9 +117,12 @@ def _tile_refusal(config: WgmmaConfig) -> Refusal | None:
     # A pipeline needs a stage to compute on and one to fill.
     if config.stages < 2:
         return Refusal("stages", f"stages={config.stages}: a pipeline needs at least 2")
-    # A row of K-major tiles is one row of the 128-byte swizzle.
-    if config.tile_k != _SWIZZLE_ELEMENTS:
-        return Refusal("swizzle", f"tile_k={config.tile_k}: must be {_SWIZZLE_ELEMENTS}")
+    # A row of K-major tiles is one row of the 128-byte swizzle, or of that of half the width.
+    if config.tile_k not in (_SWIZZLE_ELEMENTS // 2, _SWIZZLE_ELEMENTS):
+        return Refusal("swizzle", f"tile_k={config.tile_k}: must be {_SWIZZLE_ELEMENTS // 2} or {_SWIZZLE_ELEMENTS}")
+    # Consumers add each k-tile's products of pieces to sums in registers of their own, and would wait in turns.
+    if config.pieces > 1 and config.pingpong:
+        return Refusal("schedule", f"schedule=pingpong: pieces={config.pieces} want consumers that share a tile")
     # wgmma multiplies 64 rows, and cooperative consumers halve the tile.
     rows = INSTRUCTION_M if config.pingpong else INSTRUCTION_M * CONSUMERS
     if tile_m % rows:
@@ -116,8 +133,11 @@ def _tile_refusal(config: WgmmaConfig) -> Refusal | None:
         reason = f"tile_n={tile_n}: must be a multiple of {_UNIT_COLUMNS} up to {_INSTRUCTION_N_MAX}"
         return Refusal("warpgroup tile", reason)
     # Accumulators share a consumer's registers with addresses and the epilogue.
-    if config.accumulators > _MAX_ACCUMULATORS:
-        reason = f"{config.accumulators} accumulators a thread: more than {_MAX_ACCUMULATORS} leave too few registers"
+    held, what = config.accumulators, "accumulators"
+    if config.pieces > 1:
+        held, what = 2 * held, "accumulators and sums"
+    if held > _MAX_ACCUMULATORS:
+        reason = f"{held} {what} a thread: more than {_MAX_ACCUMULATORS} leave too few registers"
         return Refusal("registers", reason)
     # A GPU may have no room for a larger cluster.
     if config.cluster_size > MAX_CLUSTER:
@@ -190,24 +210,26 @@ class PersistentModel:
         waves = ceil(clusters / resident)
         tiles = clusters * config.cluster_size
         k_tiles = ceil(problem.k / config.tile_k)
+        pairs = len(pieces.pairs(problem.signature))
 
         us = 1e6 / device.clock_hz
-        mainloop, epilogue = us * k_tiles * self._step(config), us * self._epilogue(config)
+        mainloop, epilogue = us * k_tiles * self._step(config, pairs), us * self._epilogue(config)
         if config.pingpong:
             between = max(mainloop, (mainloop + epilogue) / CONSUMERS)
             chain = mainloop + (waves - 1) * between + epilogue
         else:
             chain = waves * (mainloop + epilogue)
 
-        products = tiles * config.tile_m * config.tile_n * k_tiles * config.tile_k
+        products = tiles * config.tile_m * config.tile_n * k_tiles * config.tile_k * pairs
         # Rows of operand tiles, each 2 bytes a step along K: read by the consumers' wgmmas, written by TMA, out of L2.
-        read = config.tile_m // INSTRUCTION_M * (INSTRUCTION_M + config.tile_n)
-        written = config.tile_m + config.tile_n
+        read = config.tile_m // INSTRUCTION_M * (INSTRUCTION_M + config.tile_n) * pairs
+        written = (config.tile_m + config.tile_n) * config.pieces
         fetched = _fetched_rows(config)
         row_bytes = tiles * k_tiles * config.tile_k * OPERAND_BYTES
         tile = config.tile_m, config.tile_n
         dram_bytes = self.epilogue_bytes
-        dram_bytes += operand_bytes(problem, device, tile, config.raster, device.sm_count, config.walk)
+        deep = replace(problem, k=problem.k * config.pieces)
+        dram_bytes += operand_bytes(deep, device, tile, config.raster, device.sm_count, config.walk)
         energy = 2 * products + DRAM_ENERGY * dram_bytes
         energy += (SMEM_ENERGY * (read + written) + L2_ENERGY * fetched) * row_bytes
         l2 = 1e6 * fetched * row_bytes / (TMA_L2 * device.l2_bytes_per_s)
@@ -230,10 +252,10 @@ class PersistentModel:
             efficiency=clusters / (resident * waves),
         )
 
-    def _step(self, config: WgmmaConfig) -> float:
-        """Clocks of a step along K: its products, its fetches, or the memory latency that the stages in flight must
-        cover (Little's law)."""
-        products = 2 * config.tile_m * config.tile_n * config.tile_k / self.flops_per_clk
+    def _step(self, config: WgmmaConfig, pairs: int) -> float:
+        """Clocks of a step along K: its products (of `pairs` of pieces), its fetches, or the memory latency that the
+        stages in flight must cover (Little's law)."""
+        products = 2 * config.tile_m * config.tile_n * config.tile_k * pairs / self.flops_per_clk
         fetched = _fetched_rows(config) * config.tile_k * OPERAND_BYTES
         return max(products, fetched / SM_BYTES_PER_CLK, DRAM_LATENCY / (config.stages - 1), STEP_CLOCKS)
 
@@ -244,4 +266,4 @@ class PersistentModel:
 
 def _fetched_rows(config: WgmmaConfig) -> float:
     """Rows of operand tiles that a block fetches for each step along K: its slices of what its cluster shares."""
-    return config.tile_m / config.cluster_n + config.tile_n / config.cluster_m
+    return config.pieces * (config.tile_m / config.cluster_n + config.tile_n / config.cluster_m)

@@ -3,7 +3,8 @@ be, and what they cost beside the product.
 
 A family that has them (`Family.surrounds`) is planned for as if the product stood alone: of aligned copies, of parts of
 K that are entries of a batch, into fp32 sums. To its time come the copies, which move each operand out of device memory
-and back, and the sum of the parts, which passes through L2; each is a launch more.
+and back (one and a half times over where it is split into pieces), and the sum of the parts, which passes through L2;
+each is a launch more.
 
 "estimated" marks constants that no measurement has settled.
 """
@@ -16,8 +17,9 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
 from cutegemm.device import DeviceSpec
-from cutegemm.kernels import workspace
-from cutegemm.kernels.config import OPERAND_BYTES, Pad
+from cutegemm.dtypes import lookup
+from cutegemm.kernels import pieces, workspace
+from cutegemm.kernels.config import Pad
 from cutegemm.planner.legality import Wish, needed_copies
 from cutegemm.planner.model import Estimate, epilogue_costs
 from cutegemm.problem import Problem
@@ -71,10 +73,13 @@ def variants(problem: Problem, family: Family[Any], config: Any, device: DeviceS
 def surrounded(problem: Problem, config: Any, device: DeviceSpec, alone: Estimate) -> Estimate:
     """The estimate of all launches, from that of the product `alone`."""
     terms: dict[str, float] = {}
-    copied = workspace.operands(config.pad)
+    copied = workspace.copied(problem.signature, config.pad)
     if copied:
-        moved = 2 * _copied_bytes(problem, config.pad)
-        terms["copies"] = len(copied) * FOLLOWING_US + 1e6 * moved / (COPY_RATE * device.hbm_bytes_per_s)
+        name, moved = "copies", 2 * _copied_bytes(problem, config.pad)
+        if pieces.emulated(problem.signature):
+            item = lookup(problem.signature.a.dtype).itemsize + pieces.PIECES * pieces.PIECE_BYTES
+            name, moved = "pieces", item * (problem.m + problem.n) * problem.k * problem.batch
+        terms[name] = len(copied) * FOLLOWING_US + 1e6 * moved / (COPY_RATE * device.hbm_bytes_per_s)
     if config.split > 1:
         read = 4 * config.split * problem.batch * problem.m * problem.n
         written, _ = epilogue_costs(problem, device, device.sm_count * device.clock_hz)
@@ -83,6 +88,16 @@ def surrounded(problem: Problem, config: Any, device: DeviceSpec, alone: Estimat
     if not terms:
         return alone
     return replace(alone, us=alone.us + sum(terms.values()), terms={**alone.terms, **terms})
+
+
+def workspace_bytes(problem: Problem, family: Family[Any] | None, config: Any) -> int:
+    """Bytes of the copies, pieces and sums of parts that `config` keeps beside a call's tensors, none of which is
+    broadcast."""
+    if family is None or not family.surrounds:
+        return 0
+    v = {"m": problem.m, "n": problem.n, "k": problem.k, "l0": problem.batch, "l1": 1}
+    v |= {f"stride.{name}.{mode}": 1 for name in "ab" for mode in ("l0", "l1")}
+    return int(workspace.layout(problem.signature, config.pad, config.split, v, lambda c, x, y: x if c else y)[1])
 
 
 def _splits(problem: Problem, config: Any, device: DeviceSpec) -> tuple[int, ...]:
@@ -108,4 +123,4 @@ def _splits(problem: Problem, config: Any, device: DeviceSpec) -> tuple[int, ...
 def _copied_bytes(problem: Problem, pad: str) -> int:
     """Bytes of the operands that `pad` names; one that is broadcast over the batch counts as often as it is used."""
     rows = sum(problem.m if name == "a" else problem.n for name in workspace.operands(pad))
-    return rows * problem.k * problem.batch * OPERAND_BYTES
+    return rows * problem.k * problem.batch * lookup(problem.signature.a.dtype).itemsize

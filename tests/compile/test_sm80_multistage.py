@@ -17,7 +17,7 @@ import pytest
 from cutegemm import Col, Row, Scalar, Tile, device, epilogue, epilogues, ops
 from cutegemm.compiler import Spec, build, sass
 from cutegemm.fusion import IDENTITY, Graph
-from cutegemm.kernels.config import CONFIGS, Config, vector_elements
+from cutegemm.kernels.config import CONFIGS, K_BLOCK_BYTES, Config, plain_loads, vector_elements
 from cutegemm.planner import FAMILIES, contiguous_problem, refusal
 from cutegemm.problem import Access, Problem, Signature
 
@@ -127,6 +127,25 @@ def every_configuration() -> list[Spec]:
     return [Spec(FAMILY.name, config, PLAIN.signature, arch) for arch in ARCHITECTURES for config in legal(PLAIN, arch)]
 
 
+def tf32() -> list[Spec]:
+    """Architectures, configurations, layouts and alignments of TF32 by turns."""
+    specs = []
+    turns = itertools.cycle((("nt", 16), ("nn", 16), ("tn", 8), ("tt", 4), ("nt", 4), ("strided", 4)))
+    for config, arch, (layout, align) in zip(
+        (config for config in CONFIGS if config.bits == 32), itertools.cycle(ARCHITECTURES), turns, strict=False
+    ):
+        plain = "nn" if layout == "strided" else layout
+        made = contiguous_problem(4096, 4096, 4096, dtype="fp32", precision="tf32", layout=plain, align=align)
+        s = made.signature
+        if layout == "strided":
+            s = replace(s, a=Access("fp32", "strided", 4))
+        able = [x for x in legal(replace(made, signature=s), arch) if x == config] or legal(
+            replace(made, signature=s), arch
+        )
+        specs.append(Spec(FAMILY.name, able[0], s, arch))
+    return specs
+
+
 def every_pair() -> list[Spec]:
     specs = []
     used: Counter[Config] = Counter()
@@ -144,7 +163,7 @@ def name(spec: Spec) -> str:
     return f"{spec.arch}-{spec.config}-{accesses}"
 
 
-SPECS = [*every_configuration(), *every_pair()]
+SPECS = [*every_configuration(), *every_pair(), *tf32()]
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=name)
@@ -154,14 +173,17 @@ def test_machine_code(spec: Spec) -> None:
     code = sass.read(artifact.cubin)
     config, s = spec.config, spec.signature
     assert (code.spills, code.local_bytes) == (0, 0)
-    assert code.opcodes["HMMA"] == (config.warp_m // 16) * (config.warp_n // 8) * (config.tile_k // 16)
-    # One k-tile's worth of fragments, and the first k-block's ahead of the loop.
-    assert code.opcodes["LDSM"] == (config.warp_m + config.warp_n) // 16 * (config.tile_k // 16 + 1)
+    k_blocks = config.tile_k * config.itemsize // K_BLOCK_BYTES
+    assert code.opcodes["HMMA"] == (config.warp_m // 16) * (config.warp_n // 8) * k_blocks
+    # One k-tile's worth of fragments, and the first k-block's ahead of the loop; none of fp32 along M or N.
+    turned = [(s.a.major == "m", config.warp_m), (s.b.major == "n", config.warp_n)]
+    rows = sum(warp for along_mn, warp in turned if config.bits == 16 or not along_mn)
+    assert code.opcodes.get("LDSM", 0) == rows // 16 * (k_blocks + 1)
     # The prologue's fetches and the loop's one; below 4 bytes cp.async does not exist.
     copies = sum(
         tile * config.tile_k // (vector_elements(access) * config.threads)
         for access, tile in ((s.a, config.tile_m), (s.b, config.tile_n))
-        if vector_elements(access) > 1
+        if not plain_loads(access)
     )
     assert code.opcodes.get("LDGSTS", 0) == config.stages * copies
     assert not {"HGMMA", "UTMALDG"} & set(code.opcodes)
@@ -179,7 +201,7 @@ def test_every_configuration_is_compiled_for_every_architecture_that_has_room_fo
     specs = every_configuration()
     assert {spec.arch for spec in specs} == set(ARCHITECTURES)
     for arch in ("sm_80", "sm_90a", "sm_100a"):
-        assert [spec.config for spec in specs if spec.arch == arch] == list(CONFIGS)
+        assert [spec.config for spec in specs if spec.arch == arch] == [x for x in CONFIGS if x.bits == 16]
     for spec in specs:
         assert spec.config.smem_bytes <= device.lookup(spec.arch).smem_per_block
     assert len({spec.config for spec in every_pair()}) >= 10

@@ -45,8 +45,9 @@ def library() -> list[Epilogue]:
     return [entries[0].epilogue for entries in registered().values() if entries[0].distribution == "cutegemm"]
 
 
-def make(number: int, device: str = "cuda") -> Problem:
-    """The `number`-th problem. Every fifth is large; epilogues take turns, so that `COUNT` problems cover them all."""
+def make(number: int, device: str = "cuda", dtypes: Sequence[torch.dtype] = _DTYPES) -> Problem:
+    """The `number`-th problem, of one of `dtypes`. Every fifth is large; epilogues take turns, so that `COUNT` problems
+    cover them all."""
     rng = random.Random(number)
     torch.manual_seed(number)
     large = number % 5 == 4
@@ -55,7 +56,7 @@ def make(number: int, device: str = "cuda") -> Problem:
     if large and rng.random() < 0.5:  # long in one direction only
         m, n, k = (size if i == number % 3 else rng.randint(1, 700) for i, size in enumerate((m, n, k)))
     batch: tuple[int, ...] = () if large else rng.choice(((), (), (), (3,), (2, 3)))
-    dtype = rng.choice(_DTYPES)
+    dtype = rng.choice(dtypes)
     choices = [None, *library()]
     epilogue = choices[number % len(choices)]
     if epilogue is not None and epilogue.graph.has_pair:
@@ -80,9 +81,9 @@ def make(number: int, device: str = "cuda") -> Problem:
     return Problem(a, b, dict(meaning), outs, text, meaning)
 
 
-def spec_of(problem: Problem) -> Spec:
+def spec_of(problem: Problem, precision: str | None = None) -> Spec:
     """The kernel that `gemm` will choose for a problem."""
-    return ahead.spec_of(problem.a, problem.b, out=problem.out, **problem.keywords)
+    return ahead.spec_of(problem.a, problem.b, out=problem.out, precision=precision, **problem.keywords)
 
 
 def _some_of(rng: random.Random, batch: tuple[int, ...]) -> tuple[int, ...]:

@@ -128,7 +128,7 @@ BAD: list[tuple[str, type[Exception], str]] = [
     (BASE + "epilogue = 3", ArgumentError, "epilogue=3"),
     (BASE + "epilogue = []", ArgumentError, r"epilogue=\[\]"),
     (BASE + "kernel = 'bogus'", ArgumentError, "problem 1: kernel='bogus': unknown family"),
-    (BASE + "kernel = 'simt_f32'", errors.NotAvailableError, "simt_f32 is not part of this version"),
+    (BASE + "kernel = 'cutlass_cpp'", errors.NotAvailableError, "cutlass_cpp is not part of this version"),
     ("m = 1\nn = 7\nk = 8\nepilogue = 'swiglu'", ShapeError, "n=7: an epilogue with pair"),
 ]
 

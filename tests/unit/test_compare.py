@@ -48,7 +48,7 @@ def test_a_family_contends_with_its_best_plan_pinned() -> None:
 
 def test_refusals_are_listed_with_their_reason() -> None:
     refused = {e.name: e.refused for e in entrants(replace(NN, layout="nt"), H200) if e.refused is not None}
-    assert set(refused) == {*(f"hand:{level}" for level in LEVELS), "small_m"}
+    assert set(refused) == {*(f"hand:{level}" for level in LEVELS), "small_m", "simt_f32"}
     assert "b is contiguous along K" in refused["hand:level5"] and refused["small_m"].startswith("m=512")
     fp32 = {e.name: e.refused for e in entrants(replace(NN, dtype="fp32"), H200)}
     assert fp32["hand:level5"] is None and fp32["hand:level6"] == "a and b are fp32: level6 serves fp16, bf16"

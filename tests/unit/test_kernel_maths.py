@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cutegemm import epilogues
 from cutegemm.kernels import abi
-from cutegemm.kernels.config import CHUNK_BYTES, OPERAND_BYTES
+from cutegemm.kernels.config import CHUNK_BYTES
 from cutegemm.kernels.scheduler import tile_at
-from cutegemm.kernels.tile_loader import CHUNK_ELEMENTS, SharedTile
+from cutegemm.kernels.tile_loader import SharedTile
+from cutegemm.kernels.warp_operand import FloatReader
 from cutegemm.planner import contiguous_problem
 
 SIZES = st.integers(1, 40)
@@ -39,38 +42,65 @@ def test_tiles_in_flight_share_operands(rows: int, columns: int) -> None:
 
 
 TILES = [
-    SharedTile(tile_mn, tile_k, 3, k_major)
+    SharedTile(tile_mn, 2 * depth // itemsize, 3, k_major, itemsize)
     for tile_mn in (32, 64, 128, 256)
-    for tile_k in (32, 64)
+    for depth in (32, 64)
     for k_major in (True, False)
+    for itemsize in (2, 4)
 ]
+#: What ldmatrix reads: it can't transpose fp32.
+MATRICES = [tile for tile in TILES if tile.itemsize == 2 or tile.k_major]
+FLOATS = [tile for tile in TILES if tile.itemsize == 4 and not tile.k_major]
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_a_shared_tile_holds_every_element_once(tile: SharedTile) -> None:
     offsets = {tile.byte_offset(mn, k) for mn in range(tile.tile_mn) for k in range(tile.tile_k)}
-    assert offsets == set(range(0, tile.stage_bytes, OPERAND_BYTES))
+    assert offsets == set(range(0, tile.stage_bytes, tile.itemsize))
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_chunks_stay_whole(tile: SharedTile) -> None:
     for line in range(tile.tile_mn if tile.k_major else tile.tile_k):
-        for first in range(0, tile.tile_k if tile.k_major else tile.tile_mn, CHUNK_ELEMENTS):
-            along = range(first, first + CHUNK_ELEMENTS)
+        for first in range(0, tile.tile_k if tile.k_major else tile.tile_mn, tile.chunk):
+            along = range(first, first + tile.chunk)
             places = [tile.byte_offset(line, i) if tile.k_major else tile.byte_offset(i, line) for i in along]
             assert places[0] % CHUNK_BYTES == 0
-            assert places == list(range(places[0], places[0] + CHUNK_BYTES, OPERAND_BYTES))
+            assert places == list(range(places[0], places[0] + CHUNK_BYTES, tile.itemsize))
 
 
-@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("tile", MATRICES, ids=str)
 def test_a_phase_of_ldmatrix_meets_no_bank_twice(tile: SharedTile) -> None:
     """Eight rows of 16 bytes, adjacent along the dimension that is not contiguous, fill the 128 bytes of all banks."""
     lines = tile.tile_mn if tile.k_major else tile.tile_k
     for start in range(0, lines, 8):
-        for first in range(0, tile.row, CHUNK_ELEMENTS):
+        for first in range(0, tile.row, tile.chunk):
             rows = range(start, start + 8)
             places = [tile.byte_offset(i, first) if tile.k_major else tile.byte_offset(first, i) for i in rows]
             assert len({place % 128 // CHUNK_BYTES for place in places}) == 8
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+@pytest.mark.parametrize("tile", FLOATS, ids=str)
+def test_fp32_along_m_or_n_is_read_where_it_lies_and_meets_no_bank_twice(
+    tile: SharedTile, name: Literal["a", "b"]
+) -> None:
+    """Register by register of mma.sync m16n8k8 (PTX ISA): a0 to a3 are rows l/4 and l/4 + 8 at k = l % 4, then at
+    k + 4; b0 and b1 column l/4 at both."""
+    rows = 16 if name == "a" else 8
+    for first in range(0, tile.tile_mn, 32):
+        readers = [FloatReader.at(tile, None, 1 << 20, first, lane, name) for lane in range(32)]
+        for part in range(32 // rows):
+            for register in range(rows // 4):
+                for block in range(tile.tile_k // 8):
+                    addresses = []
+                    for lane, reader in enumerate(readers):
+                        turn, offset = reader.place(part, register, block)
+                        row = part * rows + (register % 2 * 8 if name == "a" else 0) + lane // 4
+                        k = block * 8 + (register // 2 if name == "a" else register) * 4 + lane % 4
+                        addresses.append((reader.corner ^ turn) + offset)
+                        assert addresses[-1] == (1 << 20) + tile.byte_offset(first + row, k)
+                    assert len({address // 4 % 32 for address in addresses}) == 32
 
 
 def test_arguments_of_the_transposed_problem() -> None:

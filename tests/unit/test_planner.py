@@ -21,7 +21,6 @@ from cutegemm.errors import (
     ArgumentError,
     CuteGemmError,
     DTypeError,
-    NotAvailableError,
     ShapeError,
     UnsupportedArchitectureError,
 )
@@ -183,7 +182,7 @@ def test_operands_and_outputs_of_an_epilogue() -> None:
         ({"align": 3}, ArgumentError, "align=3: expected 1, 2, 4, 8 or 16"),
         ({"align": 1}, ArgumentError, "align=1: below the 2 bytes of dtype='bf16'"),
         ({"dtype": "bf15"}, DTypeError, "unknown dtype 'bf15'"),
-        ({"dtype": "fp32"}, DTypeError, "sm80_multistage serves fp16, bf16"),
+        ({"dtype": "fp64"}, DTypeError, "sm80_multistage serves fp16, bf16"),
         ({"out_dtype": "int8"}, DTypeError, "output 'out' is int8"),
         ({"epilogue": "gelu"}, ArgumentError, "epilogue='gelu': expected one of cutegemm.epilogues"),
         ({"arch": "sm_75"}, DTypeError, "a is bf16: tensor cores of sm_75 take fp16"),
@@ -246,13 +245,16 @@ def test_planning_imports_neither_torch_nor_the_dsl() -> None:
             (Config(128, 128, 32, stages=4, warps_m=2, warps_n=2),),
         ),
         ("sm80_multistage:raster=16", tuple(c for c in CONFIGS if c.raster == 16)),
-        ("sm90_wgmma", wgmma_config.CONFIGS),
+        ("sm90_wgmma", (*wgmma_config.CONFIGS, *wgmma_config.OF_PIECES)),
         ("sm90_wgmma:schedule=pingpong", tuple(c for c in wgmma_config.CONFIGS if c.pingpong)),
         ("sm90_wgmma:cluster=2x1,raster=16", (
             WgmmaConfig(128, 128, 6, cluster_m=2, pingpong=True, raster=16),
             WgmmaConfig(128, 256, 4, cluster_m=2, raster=16),
         )),
-        ("sm90_wgmma:swap_ab=yes", tuple(c for c in wgmma_config.CONFIGS if c.swap_ab)),
+        ("sm90_wgmma:swap_ab=yes", (
+            *(c for c in wgmma_config.CONFIGS if c.swap_ab),
+            *(c for c in wgmma_config.OF_PIECES if c.swap_ab),
+        )),
         ("sm90_wgmma:tile=256x128x64,walk=n", (WgmmaConfig(256, 128, 4, cluster_n=2, raster=16, walk="n"),)),
     ],
 )
@@ -290,7 +292,6 @@ def test_every_configuration_is_pinned_by_its_own_text(family: str, config: Kern
         ("sm80_multistage:cluster=2x1", ArgumentError, "with a key of tile, stages, warps, raster"),
         ("sm90_wgmma:schedule=persistent", ArgumentError, "no configuration of sm90_wgmma .*schedule=cooperative"),
         ("small_m:cluster=2x1", ArgumentError, "with a key of tile, stages, warps, split"),
-        ("simt_f32", NotAvailableError, "simt_f32 is not .* available: sm90_wgmma, sm80_multistage, small_m, cutlass_cpp"),
         ("cutlass_cpp:tile=1x1x1", ArgumentError, "no configuration of cutlass_cpp"),
         ("hand", ArgumentError, "expected hand: and one of level1, level1-uncoalesced, level2"),
         ("hand:level0", ArgumentError, "kernel='hand:level0': expected hand: and one of level1"),
@@ -405,7 +406,7 @@ def test_a_pin_on_wgmma_says_what_it_lacks() -> None:
     ):
         with pytest.raises(CuteGemmError, match=text):
             plan(*arguments, arch="H200", kernel="sm90_wgmma", padding="predicate")
-    with pytest.raises(UnsupportedArchitectureError, match="sm_80 .A100.*only for sm_90a; use sm80_mul.*, small_m, cutlass_cpp$"):
+    with pytest.raises(UnsupportedArchitectureError, match="sm_80 .A100.*for sm_90a; use sm80_mul.*, cutlass_cpp$"):
         plan(4096, 4096, 4096, arch="A100", kernel="sm90_wgmma")
     with pytest.raises(UnsupportedArchitectureError, match="sm_70 .V100.*no other family serves it$"):
         plan(4096, 4096, 4096, arch="V100")
@@ -436,7 +437,7 @@ def test_explain_names_everything() -> None:
     ):
         assert part in text
     assert "refused by registers" in text
-    assert f"refused by TMA ({len(wgmma_config.CONFIGS)})" in text
+    assert f"refused by TMA ({len(FAMILIES['sm90_wgmma'].configs)})" in text
     assert "sm90_wgmma in every configuration" in text
     assert max(map(len, text.splitlines())) < 180
 
@@ -451,7 +452,7 @@ def test_to_dict_is_json_with_a_schema() -> None:
     assert data["kernel"] == first["kernel"]
     assert data["us"] == first["estimate"]["us"]
     refused = [c["refused"]["rule"] for c in data["candidates"] if "refused" in c]
-    assert set(refused) <= {"shared memory", "registers", "architecture", "rows"}
+    assert set(refused) <= {"shared memory", "registers", "architecture", "rows", "operand dtype"}
     assert "shared memory" in refused  # sm_86 has 99 KiB for a block
 
 

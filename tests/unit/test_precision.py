@@ -120,7 +120,7 @@ def test_a_precision_that_is_not_served_is_refused_by_name() -> None:
         plan(64, 64, 64, dtype="fp32", layout="nn", kernel="hand:level5", precision="tf32", arch="H200")
     with pytest.raises(ArgumentError, match="precision='ieee' is for fp32 inputs, and dtype is 'bf16'"):
         plan(64, 64, 64, precision="ieee", arch="H200")
-    with pytest.raises(NotAvailableError, match="precision='tf33' is not available yet: 'ieee', 'tf32' are served"):
+    with pytest.raises(NotAvailableError, match="precision='tf33' is not available yet: 'ieee', 'tf32', 'bf16x6'"):
         plan(64, 64, 64, dtype="fp32", precision="tf33", arch="H200")
 
 
