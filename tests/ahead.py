@@ -24,13 +24,15 @@ def in_worker() -> bool:
     return "PYTEST_XDIST_WORKER" in os.environ
 
 
-def spec_of(a: Tensor, b: Tensor, *, kernel: str | None = None, **keywords: Any) -> compiler.Spec:
+def spec_of(
+    a: Tensor, b: Tensor, *, kernel: str | None = None, precision: str | None = None, **keywords: Any
+) -> compiler.Spec:
     """The kernel that `gemm` will choose for these arguments as CUDA tensors on the current GPU.
 
     Keywords: epilogue, c, alpha, beta, out, out_dtype.
     """
     named: dict[str, Any] = {"epilogue": None, "c": None, "alpha": 1.0, "beta": None, "out": None, "out_dtype": None}
-    return _spec(parse(a, b, **named | keywords, options=Options(kernel=kernel)))
+    return _spec(parse(a, b, **named | keywords, options=Options(precision, kernel)))
 
 
 def build(specs: Iterable[compiler.Spec]) -> None:
