@@ -41,8 +41,7 @@ def gemm(
     """D = cast(epilogue(alpha * (A @ B) + beta * C, operands…)), the epilogue fused into the kernel.
 
     Args:
-        a: (…, M, K), any strides. fp16 or bf16 on CUDA, and fp32 where `kernel` pins a level that has it; fp64 and int8
-            on the CPU too.
+        a: (…, M, K), any strides. fp16, bf16 or fp32; fp64 and int8 on the CPU too.
         b: (…, K, N), of `a`'s dtype and device; batches broadcast as in `torch.matmul`.
         epilogue: a function under `@epilogue` with its operands bound, or several composed with `>>`. Row is
             (N,) or (*batch, N), Col (M,) or (*batch, M), Tile (M, N) or (*batch, M, N), Scalar a number or a

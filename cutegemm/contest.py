@@ -97,9 +97,10 @@ def _ours(case: Case, kernel: str | None, inputs: Inputs) -> Callable[[], tuple[
     fused = case.fused
     bound = None if fused is None else fused(*inputs.operands)
     out = inputs.outs[0] if len(inputs.outs) == 1 else inputs.outs
+    precision = case.problem.signature.precision  # whatever torch is set to
 
     def run() -> tuple[Tensor, ...]:
-        gemm(inputs.a, inputs.b, epilogue=bound, out=out, kernel=kernel)
+        gemm(inputs.a, inputs.b, epilogue=bound, out=out, kernel=kernel, precision=precision)
         return inputs.outs
 
     return run

@@ -90,11 +90,11 @@ class Arguments:
 
     @property
     def _precision(self) -> str | None:
-        """How fp32 operands are multiplied: as `precision=` says, or torch's own setting for CUDA; strictly on a CPU,
-        whatever either says."""
+        """How fp32 operands are multiplied: as `precision=` says, or torch's own setting for CUDA. The reference on a
+        CPU is strict whatever either says."""
         if self.a.dtype != torch.float32:
             return None
-        return (self.options.precision or fp32_precision()) if self.a.device.type == "cuda" else STRICT
+        return self.options.precision or (fp32_precision() if self.a.device.type == "cuda" else STRICT)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

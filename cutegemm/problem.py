@@ -149,8 +149,8 @@ def _turned(access: Access) -> Access:
 
 
 def precision_of(asked: str, k: int) -> str:
-    """How fp32 operands of depth `k` are multiplied: as `asked`, and strictly, as every path can, where `k` is 0."""
-    return asked if k > 0 else STRICT
+    """How fp32 operands of depth `k` are multiplied: as `asked`, but strictly where there is nothing to split."""
+    return asked if k > 0 or asked in (STRICT, "tf32") else STRICT
 
 
 def alignment(numbers: Iterable[int], *, limit: int = MAX_ALIGN) -> int:

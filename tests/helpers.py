@@ -24,6 +24,8 @@ from cutegemm.options import Options
 
 #: The unit roundoff of fp32, in which every path accumulates and computes its epilogue.
 U32 = 2.0**-24
+#: That of TF32, to which fp32 operands are rounded where that is asked for.
+UTF32 = 2.0**-11
 #: Roundings of an epilogue's value that are allowed for besides those of the accumulator and the operands.
 EPILOGUE_ROUNDINGS = 16
 #: What an epilogue may lose when an intermediate value underflows: one below 2**-126 may count as 0, and be
@@ -44,9 +46,10 @@ class Expectation(NamedTuple):
 
 
 def expect(a: Tensor, b: Tensor, **keywords: Any) -> list[Expectation]:
-    """What `gemm` may give for these arguments (keywords: epilogue, c, alpha, beta), output by output."""
+    """What `gemm` may give for these arguments (keywords: epilogue, c, alpha, beta, precision), output by output."""
     named: dict[str, Any] = {"epilogue": None, "c": None, "alpha": 1.0, "beta": None} | keywords
-    arguments = parse(a, b, **named, out=None, out_dtype=None, options=Options())
+    options = Options(precision=named.pop("precision", None))
+    arguments = parse(a, b, **named, out=None, out_dtype=None, options=options)
     with torch.no_grad():
         acc = reference.accumulate(arguments, torch.float64)
         spread = _accumulator_error(arguments)
@@ -94,7 +97,7 @@ def _accumulator_error(arguments: Arguments) -> Tensor:
     With S = |alpha| |A| |B|: the K products are exact in fp32 (of 16-bit inputs); a sum in fp32 strays by
     about sqrt(K) u S (Higham and Mary 2019, with a factor of 4), and by K/8 u S more where a tensor core
     truncates once per 16 products instead of rounding. Scaling and adding C round a few times more. int8 is
-    exact until it is converted.
+    exact until it is converted. TF32 operands are rounded to 11 bits each, and summed by 4 or 8.
     """
     magnitude = replace(
         arguments,
@@ -112,6 +115,8 @@ def _accumulator_error(arguments: Arguments) -> Tensor:
     else:
         products = 2 if arguments.a.dtype == torch.float32 else 0  # of which fp32 rounds each
         roundings = (4 * math.sqrt(k) + k / 8 + products + 4) * U32
+        if arguments.options.precision == "tf32":
+            roundings += 2 * UTF32 + UTF32**2 + k / 8 * U32
     return reference.accumulate(magnitude, torch.float64) * roundings
 
 

@@ -17,8 +17,9 @@ Timeline, all warps alike (no roles); s is the k-tile, S the number of stages
     epilogue   every thread on its own, from registers (see `warp_epilogue`)
 
 As in `sm80_multistage`, the barrier publishes k-tile s+1 and frees the stage of s, and the k-tile that may end past K
-is fetched first. Split K and copied operands are those of `workspace` and `surroundings`. The loop over k is unrolled a
-little only: across more, ptxas moves reads so far ahead that their results no longer fit the registers.
+is fetched first. Split K and copied operands are those of `workspace` and `surroundings`. The loop over k is unrolled
+four times only: across more, ptxas moves reads so far ahead that their results no longer fit the registers. For
+Blackwell it moves registers about at the ends of loops instead, and there it is unrolled further.
 
 Lanes: of a warp's lane number, bits 0, 2, 3 give the column and bits 1, 4 the row. A warp's vector read is served half
 a warp at a time where lanes that differ in bit 0, or in bit 1, read the same: A's is of the one kind, B's of the other.
@@ -40,13 +41,11 @@ from cutegemm.kernels.epilogue import Place
 from cutegemm.kernels.float_loader import FloatLoader, Floats, FloatTile
 from cutegemm.kernels.scheduler import tile_at
 from cutegemm.kernels.simt_f32_config import FLOAT_BYTES, LANES_M, LANES_N, VECTOR, SimtConfig, vector_floats
+from cutegemm.kernels.target import since_blackwell
 from cutegemm.kernels.warp_epilogue import WarpEpilogue
 
 if TYPE_CHECKING:
     from cutegemm.problem import Signature
-
-_UNROLLED = 4  # steps of one k that the inner loop's body has
-
 
 def place_of(lane: Any) -> tuple[Any, Any]:
     """(row, column) of a lane among its warp's 4 x 8."""
@@ -144,6 +143,7 @@ class SimtGemm:
         cfg = self.config
         stages, tile_k = cfg.stages, cfg.tile_k
         stage_bytes = cfg.stage_bytes
+        unrolled = 8 if since_blackwell() else 4
         k_tiles = cute.ceil_div(k, tile_k)
         pitch_a, pitch_b = (FloatTile(tile, tile_k).pitch * FLOAT_BYTES for tile in (cfg.tile_m, cfg.tile_n))
 
@@ -184,21 +184,21 @@ class SimtGemm:
             source_a, source_b = source_a + step_a, source_b + step_b
             left = left - 1
             at_a, at_b = smem_a + read, smem_b + read
-            for _ in cutlass.range(tile_k // _UNROLLED - 1, unroll=1):
-                for step in cutlass.range_constexpr(_UNROLLED):
+            for _ in cutlass.range(tile_k // unrolled - 1, unroll=1):
+                for step in cutlass.range_constexpr(unrolled):
                     _read(at_a + (step + 1) * pitch_a, a, (step + 1) % 2, LANES_M, cfg.thread_m)
                     _read(at_b + (step + 1) * pitch_b, b, (step + 1) % 2, LANES_N, cfg.thread_n)
                     cute.gemm(mma, accumulators, a[None, None, step % 2], b[None, None, step % 2], accumulators)
-                at_a, at_b = at_a + _UNROLLED * pitch_a, at_b + _UNROLLED * pitch_b
-            for step in cutlass.range_constexpr(_UNROLLED):
-                if cutlass.const_expr(step == _UNROLLED - 1):
+                at_a, at_b = at_a + unrolled * pitch_a, at_b + unrolled * pitch_b
+            for step in cutlass.range_constexpr(unrolled):
+                if cutlass.const_expr(step == unrolled - 1):
                     cute.arch.cp_async_wait_group(stages - 2)
                     cute.arch.sync_threads()
                     write = read
                     read = read + stage_bytes
                     if read == stages * stage_bytes:
                         read = Int32(0)
-                    at_a, at_b = smem_a + read - _UNROLLED * pitch_a, smem_b + read - _UNROLLED * pitch_b
+                    at_a, at_b = smem_a + read - unrolled * pitch_a, smem_b + read - unrolled * pitch_b
                 _read(at_a + (step + 1) * pitch_a, a, (step + 1) % 2, LANES_M, cfg.thread_m)
                 _read(at_b + (step + 1) * pitch_b, b, (step + 1) % 2, LANES_N, cfg.thread_n)
                 cute.gemm(mma, accumulators, a[None, None, step % 2], b[None, None, step % 2], accumulators)

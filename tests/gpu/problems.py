@@ -45,9 +45,9 @@ def library() -> list[Epilogue]:
     return [entries[0].epilogue for entries in registered().values() if entries[0].distribution == "cutegemm"]
 
 
-def make(number: int, device: str = "cuda", dtypes: Sequence[torch.dtype] = _DTYPES) -> Problem:
-    """The `number`-th problem, of one of `dtypes`. Every fifth is large; epilogues take turns, so that `COUNT` problems
-    cover them all."""
+def make(number: int, device: str = "cuda", precision: str | None = None) -> Problem:
+    """The `number`-th problem, of 16-bit inputs or, given a `precision`, of fp32. Every fifth is large; epilogues take
+    turns, so that `COUNT` problems cover them all."""
     rng = random.Random(number)
     torch.manual_seed(number)
     large = number % 5 == 4
@@ -56,7 +56,7 @@ def make(number: int, device: str = "cuda", dtypes: Sequence[torch.dtype] = _DTY
     if large and rng.random() < 0.5:  # long in one direction only
         m, n, k = (size if i == number % 3 else rng.randint(1, 700) for i, size in enumerate((m, n, k)))
     batch: tuple[int, ...] = () if large else rng.choice(((), (), (), (3,), (2, 3)))
-    dtype = rng.choice(dtypes)
+    dtype = rng.choice(_DTYPES) if precision is None else torch.float32
     choices = [None, *library()]
     epilogue = choices[number % len(choices)]
     if epilogue is not None and epilogue.graph.has_pair:
@@ -68,6 +68,8 @@ def make(number: int, device: str = "cuda", dtypes: Sequence[torch.dtype] = _DTY
 
     meaning: dict[str, Any] = {"epilogue": _bind(rng, epilogue, batch, m, n, dtype, device)}
     meaning["alpha"] = rng.choice((1.0, 1.0, -0.5, torch.tensor(1.5, device=device)))
+    if precision is not None:
+        meaning["precision"] = precision
     if rng.random() < 0.4:
         c_dtype = rng.choice((dtype, torch.float32))
         meaning["c"] = _matrix(rng, (*batch, m, n), c_dtype, rng.choice(_PLACEMENTS), device)
@@ -81,9 +83,9 @@ def make(number: int, device: str = "cuda", dtypes: Sequence[torch.dtype] = _DTY
     return Problem(a, b, dict(meaning), outs, text, meaning)
 
 
-def spec_of(problem: Problem, precision: str | None = None) -> Spec:
+def spec_of(problem: Problem) -> Spec:
     """The kernel that `gemm` will choose for a problem."""
-    return ahead.spec_of(problem.a, problem.b, out=problem.out, precision=precision, **problem.keywords)
+    return ahead.spec_of(problem.a, problem.b, out=problem.out, **problem.keywords)
 
 
 def _some_of(rng: random.Random, batch: tuple[int, ...]) -> tuple[int, ...]:

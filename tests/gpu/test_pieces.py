@@ -17,7 +17,6 @@ from cutegemm.kernels.pieces import PAIRS
 from cutegemm.kernels.wgmma_config import OF_PIECES
 from cutegemm.planner import FAMILIES
 from tests import ahead
-from tests.gpu import problems
 from tests.helpers import Guarded, check
 from tests.semantics.inputs import FP32, everything, in_nan, randn
 
@@ -125,23 +124,6 @@ def test_epilogues_run_once() -> None:
             check(results if isinstance(results, Tensor) else list(results), a, b, **keywords)
     assert torch.equal(gemm(a, b, c=c, alpha=0.0, precision="bf16x6"), c)
     assert not gemm(a[:, :0], b[:0], precision="bf16x6").any()
-
-
-@pytest.mark.parametrize("precision", PAIRS)
-def test_random_problems(precision: str) -> None:
-    made = (problems.make(number, dtypes=(FP32,)) for number in range(COUNT))
-    if not ahead.in_worker():
-        ahead.build([problems.spec_of(problem, precision) for problem in made])
-    for number in range(COUNT):
-        problem = problems.make(number, dtypes=(FP32,))
-        gemm(problem.a, problem.b, out=problem.out, precision=precision, **problem.keywords)
-        results = [out.tensor for out in problem.outs]
-        try:
-            check(results[0] if len(results) == 1 else results, problem.a, problem.b, **problem.meaning)
-            for out in problem.outs:
-                out.assert_intact()
-        except AssertionError as wrong:
-            raise AssertionError(f"{number}: {problem.text}: {wrong}") from None
 
 
 @pytest.mark.parametrize("precision", PAIRS)

@@ -1,15 +1,19 @@
-"""Random problems against fp64, into guarded outputs, with every library epilogue."""
+"""Random problems against fp64, into guarded outputs, with every library epilogue: of 16-bit inputs, and of fp32 in
+every precision."""
 
 from __future__ import annotations
 
 import pytest
 
 from cutegemm import gemm
+from cutegemm.problem import PRECISIONS
 from tests import ahead
 from tests.gpu import problems
 from tests.helpers import check
 
 pytestmark = pytest.mark.gpu
+
+FP32_COUNT = 200
 
 
 @pytest.fixture(scope="module")
@@ -21,14 +25,23 @@ def jit(request: pytest.FixtureRequest) -> str | None:
     if ahead.in_worker():
         return None
     selected = [item for item in request.session.items if item.path == request.node.path]
-    numbers = [item.callspec.params["number"] for item in selected]  # type: ignore[attr-defined]
-    ahead.build(problems.spec_of(problems.make(number)) for number in numbers)
+    wanted = [item.callspec.params for item in selected]  # type: ignore[attr-defined]
+    ahead.build(problems.spec_of(problems.make(x["number"], precision=x.get("precision"))) for x in wanted)
     return "forbid"
 
 
 @pytest.mark.parametrize("number", range(problems.COUNT), ids=lambda number: f"{number:03d}")
 def test_problem(number: int, jit: str | None) -> None:
-    problem = problems.make(number)
+    run(problems.make(number), jit)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("number", range(FP32_COUNT), ids=lambda number: f"{number:03d}")
+def test_fp32_problem(number: int, precision: str, jit: str | None) -> None:
+    run(problems.make(number, precision=precision), jit)
+
+
+def run(problem: problems.Problem, jit: str | None) -> None:
     gemm(problem.a, problem.b, out=problem.out, jit=jit, **problem.keywords)
     results = [out.tensor for out in problem.outs]
     try:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cutegemm.device import DeviceSpec, lookup
-from cutegemm.errors import CuteGemmError, DTypeError, ShapeError, UnsupportedArchitectureError
+from cutegemm.errors import ArgumentError, CuteGemmError, DTypeError, ShapeError, UnsupportedArchitectureError
 from cutegemm.fusion.graph import Builder, Graph
 from cutegemm.kernels import wgmma_config
 from cutegemm.kernels.config import CONFIGS, Config, vector_elements
@@ -63,7 +63,27 @@ def test_the_unchanged_problem_is_legal() -> None:
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 @pytest.mark.parametrize("gpu", ["A100", "H200", "B200"])
 def test_registered_configurations_are_legal_with_wide_copies(config: Config, gpu: str) -> None:
-    assert reason(config=config, device=lookup(gpu)) is None
+    problem = PROBLEM if config.bits == 16 else contiguous_problem(256, 512, 128, dtype="fp32", precision="tf32")
+    assert reason(problem, config, lookup(gpu)) is None
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("align", [4, 8, 16])
+@pytest.mark.parametrize("gpu", ["RTX 3060", "H200", "GB10"])
+def test_every_alignment_and_layout_of_fp32_has_a_configuration(layout: str, align: int, gpu: str) -> None:
+    problem = contiguous_problem(256, 512, 128, dtype="fp32", precision="tf32", layout=layout, align=align)
+    assert any(reason(problem, config, lookup(gpu)) is None for config in CONFIGS)
+    strided = replace(problem, signature=replace(problem.signature, a=Access("fp32", "strided", 4)))
+    assert any(reason(strided, config, lookup(gpu)) is None for config in CONFIGS)
+
+
+def test_a_configuration_is_for_one_width_of_operands() -> None:
+    found = reason(config=replace(CONFIG, bits=32, stages=2))
+    assert found == ("bits", "bits=32: a and b are bf16, of 16 bits", DTypeError)
+    found = reason(contiguous_problem(256, 512, 128, dtype="fp32", precision="tf32"))
+    assert found == ("bits", "bits=16: a and b are fp32, of 32 bits", DTypeError)
+    found = reason(contiguous_problem(256, 512, 128, dtype="fp32"))
+    assert found == ("precision", "precision='ieee': sm80_multistage serves tf32", ArgumentError)
 
 
 def test_registered_configurations_are_distinct() -> None:
@@ -85,9 +105,9 @@ def test_every_alignment_and_major_has_a_configuration(major: str, align: int, g
     [
         (signed(b=Access("fp16", "k", 16)), "operand dtype", "a is bf16 and b is fp16", DTypeError),
         (
-            signed(a=Access("fp32", "k", 16), b=Access("fp32", "k", 16)),
+            signed(a=Access("fp64", "k", 16), b=Access("fp64", "k", 16)),
             "operand dtype",
-            "serves fp16, bf16",
+            "serves fp16, bf16, fp32",
             DTypeError,
         ),
         (

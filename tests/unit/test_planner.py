@@ -304,7 +304,7 @@ def test_pins_refused(pin: str, error: type[CuteGemmError], text: str) -> None:
 
 
 def test_a_pin_that_cannot_serve_is_refused_with_the_reason() -> None:
-    pin = "sm80_multistage:tile=256x128x32"
+    pin = "sm80_multistage:tile=256x128x32,bits=16"
     assert plan(4096, 4096, 4096, arch="H200", kernel=pin).config.tile_m == 256
     with pytest.raises(
         UnsupportedArchitectureError,
@@ -452,7 +452,7 @@ def test_to_dict_is_json_with_a_schema() -> None:
     assert data["kernel"] == first["kernel"]
     assert data["us"] == first["estimate"]["us"]
     refused = [c["refused"]["rule"] for c in data["candidates"] if "refused" in c]
-    assert set(refused) <= {"shared memory", "registers", "architecture", "rows", "operand dtype"}
+    assert set(refused) <= {"shared memory", "registers", "architecture", "rows", "operand dtype", "bits"}
     assert "shared memory" in refused  # sm_86 has 99 KiB for a block
 
 
