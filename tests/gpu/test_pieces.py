@@ -22,7 +22,6 @@ from tests.semantics.inputs import FP32, everything, in_nan, randn
 
 pytestmark = pytest.mark.gpu
 
-COUNT = 200
 LAYOUTS = ("nn", "nt", "tn", "tt")
 FAMILY = FAMILIES["sm90_wgmma"]
 
