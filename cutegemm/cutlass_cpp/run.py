@@ -24,12 +24,26 @@ if TYPE_CHECKING:
 _RASTERS = get_args(Raster)
 _SUM_THREADS = 256
 _ONE_COPY = 8  # elements that a copy moves at most
+_PACK_TILE = 64  # rows, and elements of K, that a block copies
+_ALIGN = 16  # of a copy's rows, in bytes
+#: What a launch adds to the values of a call and its stream.
+_EXTRA = ("memory", "blocks_per_sm", "swizzle", "raster", "lda", "ldb", "parts", "padding")
 _REMEMBERED = 256  # sizes whose workspace is known
 #: What the kernel that adds parts up is given (parts.cuh), its epilogue's fields left out.
 _PARTS = (
     Field("sums", "const float*", "Q", "memory"),
     *(Field(name, "int", "i", name) for name in ("m", "n", "parts", "padding")),
 )
+
+
+class _Packing(ctypes.Structure):
+    """`Packing` of pack.cuh."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint64) for name in ("source", "target")),
+        *((name, ctypes.c_int64) for name in ("row_stride", "k_stride", "pitch")),
+        *((name, ctypes.c_int32) for name in ("rows", "k")),
+    ]
 
 
 class _Facts(ctypes.Structure):
@@ -44,6 +58,15 @@ class _Tensor(NamedTuple):
     address: int
     strides: tuple[int, int]
     itemsize: int
+
+
+class _Operand(NamedTuple):
+    """Places of A's or B's strides across K and along it (None: 1) and of its rows, and whether it is copied first."""
+
+    across: int | None
+    along: int | None
+    rows: int
+    packed: bool
 
 
 class _Struct:
@@ -87,11 +110,15 @@ class CutlassKernel:
             )
             for t in abi.tensors(spec.signature)
         ]
-        extra = ("stream", "memory", "blocks_per_sm", "swizzle", "raster", "parts", "padding")
-        places = {name: i for i, name in enumerate((*names, *extra))}
-        pitches = emit.pitches(spec.signature)
-        places |= {key: places[name] for key, name in pitches.items()}
-        self._pitches = [places[name] for name in pitches.values()]
+        places = {name: i for i, name in enumerate((*names, "stream", *_EXTRA))}
+        self._lda = places["lda"]
+        signature = spec.signature
+        self._operands = []
+        for letter, access in (("a", signature.a), ("b", signature.b)):
+            across, along = (places.get(name or "") for name in emit.strides(letter, access))
+            rows = places["m" if letter == "a" else "n"]
+            self._operands.append(_Operand(across, along, rows, packed=letter in self._config.pack))
+        self._itemsize = lookup(signature.a.dtype).itemsize
         self._call = _Struct(emit.call_fields(spec.signature), places)
         self._parts = _Struct((*_PARTS, *cuda_epilogue.epilogue_arguments(spec.signature)), places)
 
@@ -100,16 +127,29 @@ class CutlassKernel:
         self._kernel = self._code.get_kernel(symbol)
         self._function = int(self._kernel.handle)
         parallel = self._config.reduction == "parallel"
+        packs = self._config.pack != "no"
+        self._packer = int(self._code.get_kernel(f"{symbol}_pack").handle) if packs else None
         self._sum = int(self._code.get_kernel(f"{symbol}_sum").handle) if parallel else None
         self._prepared: dict[int, int] = {}
         self._needs: dict[tuple[int, ...], int] = {}
 
     def __call__(self, *values: Any) -> None:
         config, stream = self._config, values[-1]
+        pitches = [self._pitch(values, operand) for operand in self._operands]
         raster = _RASTERS.index(config.raster)
-        given = [*values, 0, self._blocks_per_sm(), config.swizzle, raster, config.split, 0]  # as `extra` lists them
+        given = [
+            *values,
+            0,
+            self._blocks_per_sm(),
+            config.swizzle,
+            raster,
+            *pitches,
+            config.split,
+            0,
+        ]  # as _EXTRA has them
         nothing = self._zeros(given)
-        size = self._workspace_bytes(given)
+        own = self._workspace_bytes(given)
+        size = _aligned(own) + sum(_aligned(self._packed_bytes(given, operand)) for operand in self._operands)
         # It has to live until the kernels are launched, and no longer.
         memory = _allocate(size) if size > 0 else None
         if memory is not None:
@@ -117,8 +157,37 @@ class CutlassKernel:
         first, second = (values[i] for i in self._batch)
         for j in range(second):
             for i in range(first):
-                self._launch(self._moved(given, i, j), stream)
+                moved = self._moved(given, i, j)
+                if config.pack != "no":
+                    self._pack(moved, moved[len(values)] + _aligned(own), stream)
+                self._launch(moved, stream)
         del memory, nothing
+
+    def _pitch(self, values: tuple[Any, ...], operand: _Operand) -> int:
+        """The leading dimension of an operand: that of its copy, where it has one."""
+        if operand.packed:
+            return int(-(-values[self._sizes[2]] * self._itemsize // _ALIGN) * _ALIGN // self._itemsize)
+        place = operand.along if operand.across is None else operand.across
+        return 1 if place is None else int(values[place])
+
+    def _packed_bytes(self, values: list[Any], operand: _Operand) -> int:
+        place = self._lda + self._operands.index(operand)
+        return int(values[operand.rows] * values[place] * self._itemsize) if operand.packed else 0
+
+    def _pack(self, values: list[Any], address: int, stream: int) -> None:
+        """Copy the operands that `pack` names to `address` and on, and have `values` speak of the copies."""
+        k = values[self._sizes[2]]
+        for place, operand in enumerate(self._operands):
+            if not operand.packed:
+                continue
+            tensor, rows, pitch = self._tensors[place], values[operand.rows], values[self._lda + place]
+            across, along = (1 if x is None else values[x] for x in (operand.across, operand.along))
+            packing = _Packing(values[tensor.address], address, across, along, pitch, rows, k)
+            blocks = -(-rows // _PACK_TILE) * -(-k // _PACK_TILE)
+            assert self._packer is not None
+            self._start(self._packer, (blocks, 1, 1), _SUM_THREADS, 0, ctypes.addressof(packing), stream)
+            values[tensor.address] = address
+            address += _aligned(self._packed_bytes(values, operand))
 
     def _zeros(self, values: list[Any]) -> Any:
         """Where K is empty, memory to multiply instead: a column and a row of zeros, which every k reads."""
@@ -129,18 +198,14 @@ class CutlassKernel:
 
         zeros = torch.zeros(max(m, n, _ONE_COPY), dtype=torch.float32, device="cuda")
         values[self._sizes[2]] = _ONE_COPY
-        for tensor in self._tensors[:2]:
+        for place, tensor in enumerate(self._tensors[:2]):
             values[tensor.address] = zeros.data_ptr()
-            for place in tensor.strides:
-                values[place] = 0
-        for place in self._pitches:
-            values[place] = 0
+            for stride in (*tensor.strides, self._lda + place):
+                values[stride] = 0
         return zeros
 
     def _moved(self, values: list[Any], i: int, j: int) -> list[Any]:
         """The values of a call for its batch's entry (i, j)."""
-        if i == 0 and j == 0:
-            return values
         moved = list(values)
         for tensor in self._tensors:
             inner, outer = (values[stride] for stride in tensor.strides)
@@ -203,6 +268,11 @@ class CutlassKernel:
     def _check(self, error: Any, doing: str) -> None:
         if int(error) != 0:
             raise CuteGemmError(f"{doing} failed: {error.name}")
+
+
+def _aligned(size: int) -> int:
+    """`size` in whole kilobytes: what lies behind it is aligned to whatever a kernel wants."""
+    return -(-size // 1024) * 1024
 
 
 def _allocate(size: int) -> Any:

@@ -22,6 +22,8 @@ from cutegemm.problem import MAX_ALIGN, Problem
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a", "sm_121a")
 #: Share of the instruction's peak that a full wave of large tiles reaches (estimated).
 _SHARE = 0.8
+#: Share of device memory's rate at which operands are copied (estimated).
+_COPY_RATE = 0.7
 #: Registers of a thread: ptxas gives these kernels nearly all that it may.
 _REGISTERS = 255
 #: The largest grid along y and z, where CUTLASS 2 puts tile columns and parts of K.
@@ -66,13 +68,13 @@ def _dtypes(problem: Problem) -> Iterator[tuple[str, str]]:
 def _layout_refusal(problem: Problem, config: CutlassConfig) -> Refusal | None:
     signature, graph = problem.signature, problem.signature.epilogue
     for name, operand in (("a", signature.a), ("b", signature.b)):
-        if operand.major == "strided":
-            return Refusal(
-                "layout", f"{name} has no contiguous dimension: CUTLASS takes row- or column-major", ArgumentError
-            )
-    if config.hopper and signature.a.dtype == "fp32" and (signature.a.major, signature.b.major) != ("k", "k"):
-        found = f"a is contiguous along {signature.a.major.upper()} and b along {signature.b.major.upper()}"
-        return Refusal("layout", f"{found}: wgmma takes TF32 operands contiguous along K", ArgumentError)
+        if operand.major == "strided" and name not in config.pack:
+            reason = f"{name} has no contiguous dimension: CUTLASS takes row- or column-major"
+            return Refusal("layout", reason, ArgumentError)
+    if config.hopper and config.pack != (needed := _to_pack(problem)):
+        names = {"no": "neither operand", "ab": "both operands"}.get(needed, f"{needed} alone")
+        reason = f"pack={config.pack}: TMA and wgmma take {names} only from a copy contiguous along K and aligned"
+        return Refusal("layout", reason, ArgumentError)
     tiles = [("c", signature.c, problem.n)] if signature.c is not None else []
     for output, access in zip(graph.outputs, signature.outputs, strict=True):
         tiles.append((f"output {output.name!r}", access, problem.n // 2 if output.paired else problem.n))
@@ -87,15 +89,23 @@ def _layout_refusal(problem: Problem, config: CutlassConfig) -> Refusal | None:
     return None
 
 
+def _to_pack(problem: Problem) -> str:
+    """The operands that Hopper's kernels take only from a copy: 16-bit ones that are not aligned, and of TF32 ones
+    those, too, that are not contiguous along K."""
+    found = ""
+    for name, access in (("a", problem.signature.a), ("b", problem.signature.b)):
+        turned = access.dtype == "fp32" and access.major != "k"
+        if turned or access.align < MAX_ALIGN or access.major == "strided":
+            found += name
+    return found or "no"
+
+
 def _alignment_refusal(problem: Problem, config: CutlassConfig) -> Refusal | None:
     signature = problem.signature
     sizes = {"m": problem.m, "n": problem.n, "k": problem.k}
     for name, access in (("a", signature.a), ("b", signature.b)):
         if config.hopper:
-            if access.align < MAX_ALIGN:
-                reason = f"{name}'s address and rows are aligned to {access.align} bytes: TMA needs {MAX_ALIGN}"
-                return Refusal("alignment", reason, ArgumentError)
-            continue
+            continue  # what is not aligned is copied
         elements = emit.alignment(access, config)
         if elements * lookup(access.dtype).itemsize < config.align:
             reason = (
@@ -169,10 +179,13 @@ class CutlassModel:
         exchanged, _ = epilogue_costs(problem, device, device.sm_count * device.clock_hz)
         moved = (problem.m + problem.n) * problem.k * item + exchanged / problem.batch
         moved += 8.0 * config.split * problem.m * problem.n if config.split > 1 else 0.0
+        copied = {"a": problem.m, "b": problem.n}
+        packed = sum(copied[name] for name in config.pack if name in copied) * problem.k * item
         terms = {
+            "copies": 2e6 * packed / (_COPY_RATE * device.hbm_bytes_per_s),
             "products": 1e6 * flops / rate,
             "device memory": 1e6 * moved / device.hbm_bytes_per_s,
             "launch": LAUNCH_US * (2 if config.reduction == "parallel" else 1),
         }
-        us = problem.batch * (max(terms["products"], terms["device memory"]) + terms["launch"])
+        us = problem.batch * (terms["copies"] + max(terms["products"], terms["device memory"]) + terms["launch"])
         return Estimate(us, terms, tiles * problem.batch, resident, waves, min(1.0, waves / shares))

@@ -157,10 +157,12 @@ def _surroundings_refusal(problem: Problem, family: Family[Any], config: Any, as
         own = config.splitting if family.splits else getattr(config, "split", 1)
         if asked.split is not None and (own != asked.split or getattr(config, "split_k", False)):
             return Refusal("split", f"split_k={asked.split}: {family.name} splits K as its configurations say")
-        if not asked.workspace and own != 1:
-            reason = f"split={own}: a function of a C library has no workspace to split K in"
-            return Refusal("workspace", reason)
-        if asked.pad == "copy" and needed_copies(problem) != "no":
+        if family.splits is not None and not asked.workspace:
+            return Refusal("workspace", f"{family.name}: functions of a C library are of kernels that the CuTe DSL makes")
+        copies = getattr(config, "pack", "no")
+        if asked.pad == "no" and copies != "no" and needed_copies(problem) != "no":
+            return Refusal("padding", f"padding='predicate': {family.name} copies {copies} first")
+        if asked.pad == "copy" and copies == "no" and needed_copies(problem) != "no":
             return Refusal("padding", f"padding='copy': {family.name} copies no operands")
         return None
     if asked.split == "stream":

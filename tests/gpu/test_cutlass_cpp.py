@@ -53,8 +53,6 @@ def kernels() -> list[tuple[str, Any, str, torch.dtype]]:
             split = ""
         dtype = (torch.bfloat16, torch.float16, torch.float32)[i % 5 % 3]
         layout = ("nt", "nn", "tn", "tt")[i % 4]
-        if on_hopper and dtype == torch.float32:
-            layout = "nt"  # contiguous along K
         listed.append((f"cutlass_cpp:{tile}{',' if split else ''}{split}", epilogue, layout, dtype))
     return listed
 
@@ -115,6 +113,19 @@ def test_every_epilogue_is_right_in_some_kernel(number: int) -> None:
         check(given if len(outs) == 1 else list(given), a, b, **keywords)
         for out in outs:
             out.assert_intact()
+
+
+@pytest.mark.parametrize("layout", ["nt", "nn", "tn", "tt"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_hopper_takes_any_layout_and_alignment_from_copies(dtype: torch.dtype, layout: str) -> None:
+    if DeviceSpec.query(0).arch != "sm_90a":
+        pytest.skip("TMA and wgmma are Hopper's")
+    for m, n, k in ((129, 131, 67), (300, 72, 1001)):
+        a, b = operands(m, n, k, layout, dtype)
+        out = Guarded((m, n), dtype)
+        gemm(a, b, out=out.tensor, kernel="cutlass_cpp:tile=128x128x64,schedule=cooperative", **precision(dtype))
+        check(out.tensor, a, b)
+        out.assert_intact()
 
 
 def test_narrow_rows_strided_outputs_and_device_scalars() -> None:

@@ -343,7 +343,7 @@ def test_a_wrong_contender_is_recorded_and_not_timed(compute, loose: bool) -> No
 
 @pytest.mark.parametrize("name", ["cublas2", "cutegemmm", ""])
 def test_an_unknown_contender_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="expected one of cutegemm, cutegemm:PIN, cublas, cublaslt, unfused"):
+    with pytest.raises(ValueError, match=r"expected one of cutegemm, cutegemm:PIN, .*cublas, cublaslt, unfused"):
         named(name)
 
 

@@ -128,7 +128,7 @@ BAD: list[tuple[str, type[Exception], str]] = [
     (BASE + "epilogue = 3", ArgumentError, "epilogue=3"),
     (BASE + "epilogue = []", ArgumentError, r"epilogue=\[\]"),
     (BASE + "kernel = 'bogus'", ArgumentError, "problem 1: kernel='bogus': unknown family"),
-    (BASE + "kernel = 'cutlass_cpp'", errors.NotAvailableError, "cutlass_cpp is not part of this version"),
+    (BASE + "kernel = 'cutlass_cpp:tile=1x1x1'", errors.ArgumentError, "no configuration of cutlass_cpp"),
     ("m = 1\nn = 7\nk = 8\nepilogue = 'swiglu'", ShapeError, "n=7: an epilogue with pair"),
 ]
 

@@ -54,7 +54,7 @@ def test_every_option_of_plan_reaches_the_planner(capsys) -> None:
         (["plan", "0", "4", "4"], "ShapeError", "m=0"),
         (["plan", "4", "4", "4", "--dtype", "int3"], "DTypeError", "int3"),
         (["plan", "4", "4", "4", "--epilogue", "nope"], "EpilogueError", "nope"),
-        (["plan", "4", "4", "4", "--kernel", "cutlass_cpp"], "NotAvailableError", "cutlass_cpp"),
+        (["plan", "4", "4", "4", "--kernel", "cutlass"], "ArgumentError", "unknown family 'cutlass'"),
         (["epilogues", "nope"], "EpilogueError", "nope"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from cutegemm.cutlass_cpp import build, emit
 from cutegemm.cutlass_cpp.config import CONFIGS
 from cutegemm.errors import ArgumentError, CuteGemmError, DTypeError, KernelNotBuiltError
 from cutegemm.planner import Plan
+from cutegemm.planner.pin import parse_pin
 
 MULTISTAGE = "cutlass_cpp:tile=128x128x32,stages=4,warps=2x2,schedule=multistage"
 
@@ -31,8 +33,7 @@ def test_it_serves_turing_and_leaves_other_gpus_to_the_others() -> None:
 def test_every_configuration_is_spelled_by_its_own_pin() -> None:
     assert len(set(map(str, CONFIGS))) == len(CONFIGS)
     for config in CONFIGS:
-        arch = "T4" if config.schedule == "twostage" else "H200"
-        assert plan(1024, 1024, 1024, dtype="fp16", arch=arch, kernel=f"cutlass_cpp:{config}").config == config
+        assert parse_pin(f"cutlass_cpp:{config}").configs == (config,)
 
 
 @pytest.mark.parametrize(
@@ -71,15 +72,9 @@ def test_a_call_may_ask_for_parts_or_for_stream_k() -> None:
             "cooperative is for sm_90a, and A100 is sm_80",
         ),
         (
-            {
-                "dtype": "fp32",
-                "precision": "tf32",
-                "layout": "nn",
-                "arch": "H200",
-                "kernel": "cutlass_cpp:schedule=cooperative",
-            },
+            {"dtype": "fp16", "arch": "H200", "kernel": "cutlass_cpp:schedule=cooperative,pack=a"},
             ArgumentError,
-            "b along N: wgmma takes TF32 operands contiguous along K",
+            "pack=a: TMA and wgmma take neither operand only from a copy",
         ),
         ({"dtype": "fp32", "arch": "H200", "kernel": "cutlass_cpp"}, ArgumentError, "cutlass_cpp serves tf32"),
     ],
@@ -88,6 +83,18 @@ def test_what_it_can_not_serve_is_refused_by_name(given: dict, error: type[Excep
     sizes = {"m": 512, "n": 512, "k": 512} | {key: given.pop(key) for key in ("k",) if key in given}
     with pytest.raises(error, match=message):
         plan(*sizes.values(), **given)
+
+
+def test_on_hopper_operands_are_copied_as_tma_takes_them() -> None:
+    def packed(**given: Any) -> str:
+        k = given.pop("k", 512)
+        return str(plan(512, 512, k, arch="H200", kernel="cutlass_cpp:schedule=cooperative", **given).config.pack)
+
+    assert packed(dtype="bf16", layout="nn") == "no"
+    assert packed(dtype="bf16", layout="nn", k=511) == "a"
+    assert packed(dtype="fp32", precision="tf32", layout="nt") == "no"
+    assert packed(dtype="fp32", precision="tf32", layout="nn") == "b"
+    assert packed(dtype="fp32", precision="tf32", layout="tn") == "ab"
 
 
 def test_a_plain_product_has_cutlass_own_epilogue_and_another_the_graph() -> None:

@@ -59,7 +59,7 @@ def test_a_tensor_off_its_elements_alignment() -> None:
         gemm(a, torch.ones(3, 2))
 
 
-@pytest.mark.parametrize("kernel", ["bogus", "sm80_multistage:tiles=1", "cutlass_cpp"])
+@pytest.mark.parametrize("kernel", ["bogus", "sm80_multistage:tiles=1", "cutlass_cpp:tiles=1"])
 def test_a_pin_is_read_without_data_too(kernel: str) -> None:
     a, b = (
         torch.empty(2, 3, device="meta", dtype=torch.bfloat16),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cutegemm import epilogues, gemm, plan
 from cutegemm.device import lookup
-from cutegemm.errors import ArgumentError, NotAvailableError, ShapeError, UnsupportedArchitectureError
+from cutegemm.errors import ArgumentError, ShapeError, UnsupportedArchitectureError
 from cutegemm.fusion.graph import IDENTITY
 from cutegemm.kernels import abi, workspace
 from cutegemm.planner import contiguous_problem
@@ -171,11 +171,9 @@ def test_a_copy_of_what_is_aligned_is_refused() -> None:
 
 def test_what_needs_a_gpu_is_refused_on_the_cpu() -> None:
     a, b = torch.ones(4, 4), torch.ones(4, 4)
-    for keywords in ({"split_k": 2}, {"padding": "copy"}):
+    for keywords in ({"split_k": 2}, {"split_k": "stream"}, {"padding": "copy"}):
         with pytest.raises(ArgumentError, match="needs CUDA tensors, and a is on cpu"):
             gemm(a, b, **keywords)
-    with pytest.raises(NotAvailableError, match="split_k='stream' is not available yet"):
-        gemm(a, b, split_k="stream")
     assert torch.equal(gemm(a, b, split_k=1, padding="predicate"), a @ b)
 
 
