@@ -158,7 +158,7 @@ def _surroundings_refusal(problem: Problem, family: Family[Any], config: Any, as
         if asked.split is not None and (own != asked.split or getattr(config, "split_k", False)):
             return Refusal("split", f"split_k={asked.split}: {family.name} splits K as its configurations say")
         if family.splits is not None and not asked.workspace:
-            return Refusal("workspace", f"{family.name}: functions of a C library are of kernels that the CuTe DSL makes")
+            return Refusal("workspace", f"{family.name}: a C library's functions are kernels that the CuTe DSL makes")
         copies = getattr(config, "pack", "no")
         if asked.pad == "no" and copies != "no" and needed_copies(problem) != "no":
             return Refusal("padding", f"padding='predicate': {family.name} copies {copies} first")
