@@ -26,8 +26,9 @@ def parse_pin(text: str) -> Pin:
 
     Keys are `tile` (MxNxK) and `stages`; `warps` (MxN) of `sm80_multistage`, `raster` of it and of `sm90_wgmma`, which
     has `cluster` (MxN), `schedule` (`cooperative` or `pingpong`), `swap_ab` (`yes` or `no`) and `walk` (`m` or `n`)
-    too; `split` (parts of K) and `pad` (operands to copy first: `no`, `a`, `b` or `ab`) of both; `warps` (NxK) and
-    `split` of `small_m`. Any may be left out.
+    too; `split` (parts of K) and `pad` (operands to copy first: `no`, `a`, `b` or `ab`) of both; `bits` of an operand's
+    element (16 or 32) of `sm80_multistage`; `thread` (MxN), `raster`, `split` and `pad` of `simt_f32`; `warps` (NxK)
+    and `split` of `small_m`. Any may be left out.
     Raises `NotAvailableError` for a family that this version does not have yet, and `ArgumentError` for an
     unknown family, an unknown, repeated or malformed key, or values that no registered configuration has.
     """
