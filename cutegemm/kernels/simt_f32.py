@@ -18,8 +18,8 @@ Timeline, all warps alike (no roles); s is the k-tile, S the number of stages
 
 As in `sm80_multistage`, the barrier publishes k-tile s+1 and frees the stage of s, and the k-tile that may end past K
 is fetched first. Split K and copied operands are those of `workspace` and `surroundings`. The loop over k is unrolled
-four times only: across more, ptxas moves reads so far ahead that their results no longer fit the registers. For
-Blackwell it moves registers about at the ends of loops instead, and there it is unrolled further.
+four times only, two for Blackwell: across more, ptxas moves reads so far ahead that their results no longer fit the
+registers.
 
 Lanes: of a warp's lane number, bits 0, 2, 3 give the column and bits 1, 4 the row. A warp's vector read is served half
 a warp at a time where lanes that differ in bit 0, or in bit 1, read the same: A's is of the one kind, B's of the other.
@@ -143,7 +143,7 @@ class SimtGemm:
         cfg = self.config
         stages, tile_k = cfg.stages, cfg.tile_k
         stage_bytes = cfg.stage_bytes
-        unrolled = 8 if since_blackwell() else 4
+        unrolled = 2 if since_blackwell() else 4
         k_tiles = cute.ceil_div(k, tile_k)
         pitch_a, pitch_b = (FloatTile(tile, tile_k).pitch * FLOAT_BYTES for tile in (cfg.tile_m, cfg.tile_n))
 
