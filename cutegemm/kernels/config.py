@@ -79,13 +79,13 @@ _LEAST_ASYNC = 4  # bytes
 #: vector has an edge of its own. A strided operand has an address for every element, all kept.
 _ALONG_K = {16: 0.45, 8: 1.5, 4: 1.8, 2: 6.0}
 _ALONG_MN = {16: 1.5, 8: 3.0, 4: 6.5, 2: 6.0}
-_STRIDED = 28.0
+_STRIDED = 3.5  # of an element
 
 
 def registers_of_a_chunk(access: Access, least: float) -> float:
     """Registers for each 16 bytes that a thread copies; `least` where they lie along M or N."""
     if access.major == "strided":
-        return _STRIDED
+        return _STRIDED * (CHUNK_BYTES // lookup(access.dtype).itemsize)
     size = vector_elements(access) * lookup(access.dtype).itemsize
     return _ALONG_K[size] if access.major == "k" else max(_ALONG_MN[size], least)
 

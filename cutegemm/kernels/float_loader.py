@@ -93,13 +93,13 @@ class Floats:
     step_mn: Any
     step_k: Any
 
-    def fetch(self, source: Any, stage: Any) -> None:
-        """Start copying the tile whose first copy reads at `source`, and which lies before K's end, to where `stage`
-        bytes are from stage 0."""
+    def fetch(self, source: Any, stage: Any, rows_left: Any) -> None:
+        """Start copying the tile whose first copy reads at `source`, and which lies before K's end, to `stage`, in
+        bytes from stage 0; of its rows `rows_left`, the others as zeros."""
         target = self.target + stage
         for row, k, offset in self._copies():
             there = source + (row * self.step_mn + k * self.step_k)
-            cp_async_if(target + offset, there, self.loader.vector * FLOAT_BYTES, self.rows_left > row)
+            cp_async_if(target + offset, there, self.loader.vector * FLOAT_BYTES, rows_left > row)
 
     def fetch_last(self, source: Any, k_left: Any) -> None:
         """Start copying the tile whose first copy reads at `source`, `k_left` of whose columns lie before K's end, into

@@ -11,15 +11,15 @@ place in D, which the epilogue reads back.
 
 Timeline, all warps alike (no roles); s is the k-tile, S the number of stages
     prologue   fetch k-tiles 0 … S-2, one cp.async group each
-    mainloop   for each s:  fetch s+S-1 into the stage that s-1 freed
-                            for each k: read the next k's floats, multiply this one's
+    mainloop   for each s:  for each k: read the next k's floats, multiply this one's
+                            before the last few k: fetch s+S-1 into the stage that s-1 freed
                             before the last k: wait for group s+1, then one CTA barrier
     epilogue   every thread on its own, from registers (see `warp_epilogue`)
 
 As in `sm80_multistage`, the barrier publishes k-tile s+1 and frees the stage of s, and the k-tile that may end past K
 is fetched first. Split K and copied operands are those of `workspace` and `surroundings`. The loop over k is unrolled
-four times only: across more, ptxas moves reads so far ahead that their results no longer fit the registers. For
-Blackwell it moves registers about at the ends of loops instead, and there it is unrolled further.
+four times only, two for Blackwell: across more, ptxas moves reads so far ahead that their results no longer fit the
+registers.
 
 Lanes: of a warp's lane number, bits 0, 2, 3 give the column and bits 1, 4 the row. A warp's vector read is served half
 a warp at a time where lanes that differ in bit 0, or in bit 1, read the same: A's is of the one kind, B's of the other.
@@ -143,7 +143,7 @@ class SimtGemm:
         cfg = self.config
         stages, tile_k = cfg.stages, cfg.tile_k
         stage_bytes = cfg.stage_bytes
-        unrolled = 8 if since_blackwell() else 4
+        unrolled = 2 if since_blackwell() else 4
         k_tiles = cute.ceil_div(k, tile_k)
         pitch_a, pitch_b = (FloatTile(tile, tile_k).pitch * FLOAT_BYTES for tile in (cfg.tile_m, cfg.tile_n))
 
@@ -164,8 +164,8 @@ class SimtGemm:
                     floats_a.fetch_last(source_a + step_a * last, k - last * tile_k)
                     floats_b.fetch_last(source_b + step_b * last, k - last * tile_k)
                 else:
-                    floats_a.fetch(source_a + step_a * (s - 1), s * stage_bytes)
-                    floats_b.fetch(source_b + step_b * (s - 1), s * stage_bytes)
+                    floats_a.fetch(source_a + step_a * (s - 1), s * stage_bytes, floats_a.rows_left)
+                    floats_b.fetch(source_b + step_b * (s - 1), s * stage_bytes, floats_b.rows_left)
             cute.arch.cp_async_commit_group()
         cute.arch.cp_async_wait_group(stages - 2)
         cute.arch.sync_threads()
@@ -177,12 +177,6 @@ class SimtGemm:
             _read(smem_a, a, 0, LANES_M, cfg.thread_m)
             _read(smem_b, b, 0, LANES_N, cfg.thread_n)
         for _ in cutlass.range(k_tiles, unroll=1):
-            if left > 0:
-                floats_a.fetch(source_a, write)
-                floats_b.fetch(source_b, write)
-            cute.arch.cp_async_commit_group()
-            source_a, source_b = source_a + step_a, source_b + step_b
-            left = left - 1
             at_a, at_b = smem_a + read, smem_b + read
             for _ in cutlass.range(tile_k // unrolled - 1, unroll=1):
                 for step in cutlass.range_constexpr(unrolled):
@@ -191,6 +185,15 @@ class SimtGemm:
                     cute.gemm(mma, accumulators, a[None, None, step % 2], b[None, None, step % 2], accumulators)
                 at_a, at_b = at_a + unrolled * pitch_a, at_b + unrolled * pitch_b
             for step in cutlass.range_constexpr(unrolled):
+                # Without a branch around them copies find their places among the multiply-adds.
+                if cutlass.const_expr(step == 0):
+                    floats_a.fetch(source_a, write, _if(left > 0, floats_a.rows_left))
+                    source_a = source_a + step_a
+                if cutlass.const_expr(step == 1):
+                    floats_b.fetch(source_b, write, _if(left > 0, floats_b.rows_left))
+                    source_b = source_b + step_b
+                    left = left - 1
+                    cute.arch.cp_async_commit_group()
                 if cutlass.const_expr(step == unrolled - 1):
                     cute.arch.cp_async_wait_group(stages - 2)
                     cute.arch.sync_threads()
@@ -220,6 +223,10 @@ class SimtGemm:
                     vector[x] = accumulators[0, i, j + x]
                 row = row0 + i // VECTOR * (VECTOR * LANES_M) + i % VECTOR
                 epilogue.finish(vector.load(), row, at, scalars, rows)
+
+
+def _if(condition: Any, rows: Any) -> Any:
+    return Int32(cutlass.select_(condition, rows, Int32(0)))
 
 
 def _read(address: Any, fragment: Any, half: int, lanes: int, count: int) -> None:

@@ -1,4 +1,7 @@
-"""`sm80_multistage`: a multistage cp.async pipeline feeding mma.sync m16n8k16, for sm_80 and newer.
+"""`sm80_multistage`: a multistage cp.async pipeline feeding mma.sync, for sm_80 and newer.
+
+Operands of 16 bits are multiplied by m16n8k16, fp32 ones by m16n8k8 as TF32, to which they are rounded in registers
+(see `warp_operand`). Either way a k-block, what one instruction multiplies, is 32 bytes of a row.
 
 One CTA computes one (tile_m, tile_n) tile of D; its warps form a warps_m x warps_n grid of warp tiles.
 
@@ -8,7 +11,7 @@ and behind both the CTA's place in D, which the epilogue reads back.
 Timeline, all warps alike (no roles); s is the k-tile, S the number of stages
     prologue   fetch k-tiles 0 … S-2, one cp.async group each
     mainloop   for each s:  fetch s+S-1 into the stage that s-1 freed
-                            for each 16-deep k-block: ldmatrix the next block, mma this one
+                            for each k-block: read the next block, mma this one
                             before the last block: wait for group s+1, then one CTA barrier
     epilogue   every warp on its own, from registers (see `warp_epilogue`)
 

@@ -43,6 +43,12 @@ def test_sums_are_kept_in_fp32(minus: int) -> None:
     assert gemm(full(1, 1, 1024), a.t()).item() == 1.0
 
 
+def test_fp32_is_not_rounded_unasked() -> None:
+    a, b = torch.tensor([[1024.5]], dtype=FP32), full(1, 1, 1, dtype=FP32)
+    assert gemm(a, b).item() == gemm(a, b, precision="ieee").item() == 1024.5
+    assert abs(gemm(a, b, precision="tf32").item() - 1024.5) <= 0.5
+
+
 def test_the_output_type_decides_the_rounding() -> None:
     a, b = torch.tensor([[256.0, 1.0]], dtype=BF16), full(1, 2, 1)
     assert gemm(a, b).item() == 256.0 and gemm(a, b).dtype == BF16

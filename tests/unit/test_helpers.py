@@ -208,6 +208,23 @@ def test_shape_and_number_of_outputs_are_compared() -> None:
         check([right, right], a, b)
 
 
+def tf32(x: Tensor) -> Tensor:
+    """fp32 numbers rounded to TF32, to nearest."""
+    return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+def test_tf32_is_right_where_it_was_asked_for_and_bf16_nowhere() -> None:
+    torch.manual_seed(0)
+    a, b = torch.randn(40, 64), torch.randn(64, 48)
+    result = (tf32(a).double() @ tf32(b).double()).float()
+    check(result, a, b, precision="tf32")
+    for keywords in ({}, {"precision": "ieee"}):
+        with pytest.raises(AssertionError, match="elements are wrong"):
+            check(result, a, b, **keywords)
+    with pytest.raises(AssertionError, match="elements are wrong"):
+        check(a.bfloat16().float() @ b.bfloat16().float(), a, b, precision="tf32")
+
+
 def test_nan_passes_only_where_it_is_asked_for_and_expected() -> None:
     a, b = torch.tensor([[torch.nan], [1.0]]), torch.tensor([[1.0, 2.0]])
     right = torch.tensor([[torch.nan, torch.nan], [1.0, 2.0]])

@@ -63,7 +63,7 @@ def test_a_tile_arrives_whole_and_nothing_beyond_is_read(
         for tid in range(config.threads):
             mine = loader.prepare(tid, BASE, {"mn": step_mn, "k": step_k}, rows, origin, 0)
             mine.fetch_last(mine.source + config.tile_k * mine.step_k, 5)
-            mine.fetch(mine.source, STAGE)
+            mine.fetch(mine.source, STAGE, mine.rows_left)
         places = {(row, k): row * step_mn + k * step_k for row in range(rows) for k in range(depth)}
         assert len(copies.shared) == 2 * shared.tile_mn * config.tile_k
         for row in range(shared.tile_mn):
