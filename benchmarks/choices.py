@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from benchmarks.run import Bench
 from benchmarks.suites import Case
 from cutegemm import device, plan
 from cutegemm.compiler import Spec
-from cutegemm.planner import FAMILIES, Plan, tables
+from cutegemm.planner import FAMILIES, Candidate, Plan, tables
 from cutegemm.planner.tables import Measured
 from cutegemm.problem import PRECISIONS
 from cutegemm.timing import Effort
@@ -33,22 +33,21 @@ EFFORT = Effort(min_ms=20.0, lead_ms=60.0, rounds=4)
 
 
 def candidates(case: Case, gpu: device.DeviceSpec, count: int, precision: str | None = None) -> list[str]:
-    """`kernel=` strings: the `count` fastest by the model, then those of the table that it leaves out. For fp32, also
-    as many of each family that is only chosen where it was measured to be the fastest."""
+    """`kernel=` strings: the `count` fastest by the model, for fp32 also as many of each family that comes `last`, then
+    those of the table that these leave out."""
     made = _plan(case, gpu, precision)
-    best = _fastest(made, count)
+    best = _fastest([c for c in made.candidates if not FAMILIES[c.family].last], count)
     for family in FAMILIES.values():
         if family.last and precision in family.precisions and gpu.arch in family.architectures:
-            own = _fastest(_plan(case, gpu, precision, family.name), count)
-            best += [kernel for kernel in own if kernel not in best]
+            best += _fastest(_plan(case, gpu, precision, family.name).candidates, count)
     legal = {c.kernel for c in made.candidates if c.refusal is None}
     known = tables.times(made.problem, gpu)
     return best + [kernel for kernel in known if kernel in legal and kernel not in best]
 
 
-def _fastest(made: Plan, count: int) -> list[str]:
-    """The `count` candidates that the model takes for the fastest."""
-    us = {c.kernel: c.estimate.us for c in made.candidates if c.estimate is not None}
+def _fastest(candidates: Iterable[Candidate], count: int) -> list[str]:
+    """The `count` of them that the model takes for the fastest."""
+    us = {c.kernel: c.estimate.us for c in candidates if c.estimate is not None}
     return sorted(us, key=us.__getitem__)[:count]
 
 

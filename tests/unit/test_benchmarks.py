@@ -558,6 +558,14 @@ def test_candidates_of_fp32_are_of_the_precision_and_of_what_is_only_chosen_if_m
         assert choices._spec(TF32, kernel, gpu, "tf32").signature.precision == "tf32"
 
 
+def test_candidates_are_the_same_once_they_are_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = device.lookup("H200")
+    found = choices.candidates(TF32, gpu, 2, "tf32")
+    entry = tables.Measured(**choices.entry(TF32, dict.fromkeys(found, 1.0), "tf32"))
+    monkeypatch.setattr(tables, "measured", lambda name: (entry,))
+    assert choices.candidates(TF32, gpu, 2, "tf32") == found
+
+
 def test_what_is_chosen_from_is_what_the_table_can_hold() -> None:
     gpu = device.lookup("H200")
     ragged = dataclasses.replace(TF32, m=4095, n=4097, k=4093)

@@ -14,6 +14,8 @@ from benchmarks import precision
 from benchmarks.contenders import Contender, named
 from benchmarks.results import Results, Row
 from cutegemm import epilogues, plan
+from cutegemm.compiler import Spec
+from cutegemm.device import lookup
 from cutegemm.planner import tables
 from tools import precision_tables
 
@@ -88,6 +90,21 @@ def test_cancelling_shows_relative_to_the_result() -> None:
 def test_a_figure_of_another_form_is_refused() -> None:
     with pytest.raises(ValueError, match="'normal 1x1x1 cublas worst'.*of largest"):
         precision.read({"normal 1x1x1 cublas worst": 1.0})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to measure on")
+def test_measuring_says_that_there_is_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert precision.main(["--commit", "c"]) == 2
+    assert "no CUDA GPU" in capsys.readouterr().err
+
+
+def test_a_gpu_is_measured_in_the_precisions_that_it_has_kernels_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[Spec] = []
+    monkeypatch.setattr(precision, "build", built.extend)
+    assert tuple(x.name for x in precision.served(lookup("H200"))) == precision.CONTENDERS
+    assert {spec.signature.precision for spec in built} == {"ieee", "tf32", "bf16x6", "bf16x9"}
+    able = [x.name for x in precision.served(lookup("A100"))]
+    assert able == ["cutegemm", "cutegemm@tf32", "cublas", "cublas@tf32"]
 
 
 def rows(us: Mapping[str, float | None], kernel: str = "simt_f32", **changes: Any) -> tuple[Row, ...]:
