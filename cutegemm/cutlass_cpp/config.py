@@ -69,6 +69,11 @@ class CutlassConfig:
         return self.schedule in ("cooperative", "pingpong")
 
     @property
+    def shares_tiles(self) -> bool:
+        """Whether blocks add their sums of a tile up among themselves."""
+        return self.stream or (self.split > 1 and self.reduction == "turnstile")
+
+    @property
     def since(self) -> int:
         """The least compute capability, 10 x major + minor."""
         return {"twostage": 75, "multistage": 80}.get(self.schedule, 90)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cutegemm.cutlass_cpp.config import CutlassConfig
 from cutegemm.dtypes import lookup
 from cutegemm.errors import CuteGemmError
+from cutegemm.fusion.graph import IDENTITY
 from cutegemm.kernels import cuda_epilogue
 from cutegemm.kernels.cuda_epilogue import Field
 
@@ -57,7 +58,7 @@ def form_of(signature: Signature, config: CutlassConfig) -> Form:
     accesses: its vectors are as long as `config.align` lets rows of D be taken.
     """
     out, c = signature.outputs[0], signature.c
-    linear = signature.epilogue.identity == _identity() and signature.alpha == "float" and signature.beta == "float"
+    linear = signature.epilogue == IDENTITY and signature.alpha == "float" and signature.beta == "float"
     matching = c is None or (c.dtype == out.dtype and c.major == "n")
     whole = config.align == 16 and out.align == 16 and (c is None or c.align == 16)
     plain = linear and matching and whole and out.major == "n" and config.reduction != "parallel"
@@ -78,14 +79,14 @@ def source(spec: Spec) -> str:
         "KERNEL": spec.symbol,
         "VISITED": int(form.visited and config.reduction != "parallel"),
         "KEEP_FIRST": int(form.kept),
-        "SHARED_TILES": int(config.stream or (config.split > 1 and config.reduction == "turnstile")),
+        "SHARED_TILES": int(config.shares_tiles),
         "PACKED": int(config.pack != "no"),
         "PARALLEL_PARTS": int(config.reduction == "parallel"),
         "BETA": beta,
         "SOURCE": c,
         "SOURCE_STRIDE": pitch,
     }
-    emitted, name = (_hopper if config.hopper else _universal)(spec.signature, config, spec.arch, form)
+    emitted, name = _hopper(spec.signature, config, form) if config.hopper else _universal(spec.signature, config)
     entry = "collective.cuh" if config.hopper else "universal.cuh"
     visitor = ['#include "visitor_hopper.cuh"'] if config.hopper and form.visited else []
     kernel = f"{name}_base" if config.hopper else name
@@ -128,13 +129,7 @@ def library() -> ModuleType:
     return module
 
 
-def _identity() -> str:
-    from cutegemm.fusion.graph import IDENTITY
-
-    return IDENTITY.identity
-
-
-def _universal(signature: Signature, config: CutlassConfig, arch: str, form: Form) -> tuple[str, str]:
+def _universal(signature: Signature, config: CutlassConfig) -> tuple[str, str]:
     """The emitted text of a CUTLASS 2 kernel, and its type's name."""
     lib = library()
     from cutlass_library.gemm_operation import EmitGemmUniversalInstance, GemmOperation
@@ -166,14 +161,12 @@ def _universal(signature: Signature, config: CutlassConfig, arch: str, form: For
         lib.TensorDescription(_element(out), column, 16 // lookup(out).itemsize),
         lib.DataType.f32,
         lib.EpilogueFunctor.LinearCombination,
-        lib.SwizzlingFunctor.StreamK
-        if config.stream or (config.split > 1 and config.reduction == "turnstile")
-        else lib.SwizzlingFunctor.Identity8,
+        lib.SwizzlingFunctor.StreamK if config.shares_tiles else lib.SwizzlingFunctor.Identity8,
     )
     return EmitGemmUniversalInstance().emit(operation), operation.procedural_name()
 
 
-def _hopper(signature: Signature, config: CutlassConfig, arch: str, form: Form) -> tuple[str, str]:
+def _hopper(signature: Signature, config: CutlassConfig, form: Form) -> tuple[str, str]:
     """The emitted text of a CUTLASS 3 kernel, and its type's name."""
     lib = library()
     from cutlass_library.gemm_operation import EmitGemmUniversal3xInstance, GemmOperation
@@ -219,9 +212,7 @@ def _hopper(signature: Signature, config: CutlassConfig, arch: str, form: Form) 
         D=stored if form.kept else nothing,
         kernel_schedule=schedules[config.schedule],
         epilogue_schedule=epilogues[config.schedule],
-        tile_scheduler=lib.TileSchedulerType.StreamK
-        if config.stream or config.split > 1
-        else lib.TileSchedulerType.Persistent,
+        tile_scheduler=lib.TileSchedulerType.StreamK if config.shares_tiles else lib.TileSchedulerType.Persistent,
     )
     emitter: Any = EmitGemmUniversal3xInstance()
     if form.visited:
