@@ -9,8 +9,33 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import torch
+
+from benchmarks.results import Results
+from cutegemm import device
+
 ROOT = Path(__file__).parent.parent
 _PACKAGES = ("torch", "nvidia-cutlass-dsl", "apache-tvm-ffi")
+
+
+def here(suite: str, measured: str | None = None) -> Results:
+    """Empty results of `suite` on this machine's GPU, of the commit that is checked out unless `measured` names one.
+
+    Raises RuntimeError, saying what to do, where there is no commit to name or no GPU.
+    """
+    named = measured or commit()
+    if named is None:
+        raise RuntimeError("no git checkout here: say what is measured with --commit")
+    if not torch.cuda.is_available():
+        raise RuntimeError("torch finds no CUDA GPU: cutegemm doctor says what is missing")
+    return Results(
+        gpu=torch.cuda.get_device_name(),
+        driver=device.driver_release() or "unknown",
+        versions=versions(),
+        commit=named,
+        date=today(),
+        suite=suite,
+    )
 
 
 def versions() -> dict[str, str]:

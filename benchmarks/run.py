@@ -24,6 +24,7 @@ from benchmarks.gate import Gate, Verdict
 from benchmarks.results import RESULTS, Results, Row
 from benchmarks.scalars import SCALARS
 from benchmarks.suites import Case
+from cutegemm import device
 from cutegemm.timing import FULL, SWEEP, Clock, Effort, Replay, capture, contest, event_clock, input_sets
 from tests.helpers import Guarded
 
@@ -135,25 +136,12 @@ def _call(contender: Contender, case: Case, inputs: Inputs) -> Call:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line. Exits with 1 where a result was wrong."""
     args = _parse(argv)
-    commit = args.commit or environment.commit()
-    if commit is None:
-        print("no git checkout here: say what is measured with --commit", file=sys.stderr)
+    try:
+        results = environment.here(args.suite, args.commit)
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
         return 2
-    if not torch.cuda.is_available():
-        print("torch finds no CUDA GPU: cutegemm doctor says what is missing", file=sys.stderr)
-        return 2
-    from cutegemm import device
-
-    gpu = torch.cuda.get_device_name()
-    results = Results(
-        gpu=gpu,
-        driver=device.driver_release() or "unknown",
-        versions=environment.versions(),
-        commit=commit,
-        date=environment.today(),
-        suite=args.suite,
-    )
-    path = args.output or RESULTS / environment.folder(gpu) / f"{args.name or args.suite}.json"
+    path = args.output or RESULTS / environment.folder(results.gpu) / f"{args.name or args.suite}.json"
     if path.exists():
         results = results.joined(Results.read(path))
     contenders = [named(name) for name in args.contender]

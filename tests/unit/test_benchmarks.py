@@ -22,6 +22,7 @@ from cutegemm import device, epilogues, gemm, plan
 from cutegemm.deploy import builder
 from cutegemm.planner import contiguous_problem, tables
 from cutegemm.planner.plan import plan_problem
+from cutegemm.problem import PRECISIONS
 from cutegemm.timing import Effort, contest, host_us, input_sets
 
 
@@ -539,3 +540,76 @@ def test_a_measured_problem_takes_the_place_of_its_older_entry() -> None:
     assert table == {"gpu": "X", "problems": [other, new]}
     assert json.loads(choices.text(table)) == table
     assert new["us"] == {"x": 1.0, "y": 5.0}
+
+
+TF32 = Case("square", 4096, 4096, 4096, "fp32", "nn", "none")
+
+
+def test_candidates_of_fp32_are_of_the_precision_and_of_what_is_only_chosen_if_measured() -> None:
+    gpu = device.lookup("H200")
+    families = {p: {k.partition(":")[0] for k in choices.candidates(TF32, gpu, 2, p)} for p in PRECISIONS}
+    assert families == {
+        "ieee": {"simt_f32"},
+        "tf32": {"sm80_multistage", "cutlass_cpp"},
+        "bf16x6": {"sm90_wgmma"},
+        "bf16x9": {"sm90_wgmma"},
+    }
+    for kernel in choices.candidates(TF32, gpu, 2, "tf32"):
+        assert choices._spec(TF32, kernel, gpu, "tf32").signature.precision == "tf32"
+
+
+def test_candidates_are_the_same_once_they_are_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = device.lookup("H200")
+    found = choices.candidates(TF32, gpu, 2, "tf32")
+    entry = tables.Measured(**choices.entry(TF32, dict.fromkeys(found, 1.0), "tf32"))
+    monkeypatch.setattr(tables, "measured", lambda name: (entry,))
+    assert choices.candidates(TF32, gpu, 2, "tf32") == found
+
+
+def test_what_is_chosen_from_is_what_the_table_can_hold() -> None:
+    gpu = device.lookup("H200")
+    ragged = dataclasses.replace(TF32, m=4095, n=4097, k=4093)
+    bf16 = Case("square", 64, 64, 64, "bf16", "nt", "none")
+    cases = (TF32, ragged, bf16, dataclasses.replace(bf16, epilogue="relu"))
+    assert [choices.held(case, gpu, "tf32") for case in cases] == [True, False, False, False]
+    assert [choices.held(case, gpu, None) for case in cases] == [False, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("precision", "names"),
+    [
+        (None, ["cutegemm:x", "cublaslt"]),
+        ("ieee", ["cutegemm:x", "cublas"]),
+        ("tf32", ["cutegemm:x@tf32", "cublas@tf32"]),
+        ("bf16x6", ["cutegemm:x@bf16x6", "cublas"]),
+    ],
+)
+def test_choices_are_timed_beside_cublas_in_the_same_precision(precision: str | None, names: list[str]) -> None:
+    assert [contender.name for contender in choices.contenders(["x"], precision)] == names
+
+
+def test_a_table_has_an_entry_for_each_precision() -> None:
+    table = {"problems": [choices.entry(TF32, {"x": 1.0}, "ieee"), choices.entry(TF32, {"x": 3.0}, "tf32")]}
+    new = choices.entry(TF32, {"y": 2.0}, "tf32")
+    assert new["precision"] == "tf32"
+    assert choices.joined(table, new)["problems"] == [table["problems"][0], new]
+
+
+def test_a_report_of_precisions_compares_each_with_cublas_in_its_own() -> None:
+    us = {"cutegemm": 100.0, "cutegemm@tf32": 20.0, "cutegemm@bf16x6": 50.0, "cublas": 110.0, "cublas@tf32": 19.0}
+    rows = [dataclasses.replace(ROW, dtype="fp32", contender=name, us=time) for name, time in us.items()]
+    text = report.render([("gpu/fp32.json", dataclasses.replace(FILE, rows=tuple(rows), scalars={}))])
+    begin = "| 4096×2048×1024 | fp32 nt | none |"
+    lines = [line.removeprefix(begin).split() for line in text.splitlines() if line.startswith(begin)]
+    assert [" ".join(line) for line in lines] == [
+        "cutegemm | 100.0 | 172 | 110.0 | 1.10 |",
+        "cutegemm@tf32 | 20.0 | 859 | 19.0 | 0.95 |",
+        "cutegemm@bf16x6 | 50.0 | 344 | 110.0 | 2.20 |",
+    ]
+    few = report.render([("gpu/fp32.json", dataclasses.replace(FILE, rows=(rows[1],), scalars={}))])
+    assert f"{begin} cutegemm@tf32 | 20.0 | 859 |  |  |" in few
+
+
+def test_a_suite_with_a_page_of_its_own_is_not_repeated_in_the_readme() -> None:
+    text = report.render([("gpu/precision.json", dataclasses.replace(FILE, suite="precision", rows=()))])
+    assert "x_us" not in text and text.endswith("in [docs/precision.md](docs/precision.md).")

@@ -34,7 +34,7 @@ MEASURED = tables.measured("H200")
 def test_the_model_chooses_well_among_what_was_measured() -> None:
     regrets = {}
     hopper = {(case.m, case.n, case.k) for case in suites.load("hopper")}
-    fitted = [entry for entry in MEASURED if (entry.m, entry.n, entry.k) in hopper]
+    fitted = [x for x in MEASURED if x.precision is None and (x.m, x.n, x.k) in hopper]
     for entry in fitted:
         sizes = (entry.m, entry.n, entry.k)
         times = {config: entry.us.get(f"sm90_wgmma:{config}") for config in wgmma_config.CONFIGS}
@@ -49,11 +49,16 @@ def test_the_model_chooses_well_among_what_was_measured() -> None:
     assert max(regret for (m, *_), regret in regrets.items() if m != 1024) < 0.041
 
 
-@pytest.mark.parametrize("entry", MEASURED, ids=lambda entry: f"{entry.m}x{entry.n}x{entry.k}-{entry.layout}")
+def described(entry: tables.Measured) -> str:
+    return "-".join(filter(None, (f"{entry.m}x{entry.n}x{entry.k}", entry.layout, entry.precision)))
+
+
+@pytest.mark.parametrize("entry", MEASURED, ids=described)
 def test_what_was_measured_overrides_the_model(entry: tables.Measured) -> None:
     times = entry.us
-    for dtype in ("bf16", "fp16"):
-        made = plan(entry.m, entry.n, entry.k, dtype=dtype, layout=entry.layout, arch="NVIDIA H200")
+    for dtype in ("bf16", "fp16") if entry.precision is None else ("fp32",):
+        asked: Any = {"dtype": dtype, "layout": entry.layout, "precision": entry.precision}
+        made = plan(entry.m, entry.n, entry.k, arch="NVIDIA H200", **asked)
         assert made.kernel == min(times, key=times.__getitem__)
         assert made.measured == len(times)
         assert f"the fastest of {len(times)} measured" in made.explain()
@@ -65,7 +70,9 @@ def test_what_was_measured_overrides_the_model(entry: tables.Measured) -> None:
 
 def test_what_was_measured_is_registered_and_legal() -> None:
     for entry in MEASURED:
-        candidates = plan(entry.m, entry.n, entry.k, layout=entry.layout, arch="H200").candidates
+        dtype = "bf16" if entry.precision is None else "fp32"
+        asked: Any = {"dtype": dtype, "layout": entry.layout, "precision": entry.precision}
+        candidates = plan(entry.m, entry.n, entry.k, arch="H200", **asked).candidates
         assert set(entry.us) <= {c.kernel for c in candidates if c.refusal is None}
 
 

@@ -1,7 +1,8 @@
 """Which configuration was fastest where it has been measured: one JSON file a GPU, which overrides the model.
 
-A file holds products alone (no epilogue, no C) of contiguous 16-bit tensors, aligned to 16 bytes. Times in microseconds
-order configurations of one problem, that were measured by turns in one process; they are not figures to quote.
+A file holds products alone (no epilogue, no C) of contiguous tensors aligned to 16 bytes: 16-bit ones, and fp32 ones in
+a precision each. Times in microseconds order configurations of one problem, that were measured by turns in one process;
+they are not figures to quote.
 """
 
 from __future__ import annotations
@@ -17,16 +18,26 @@ from cutegemm.errors import ArgumentError
 from cutegemm.fusion.graph import IDENTITY
 from cutegemm.problem import MAX_ALIGN, Problem
 
+#: m, n, k, layout and precision of an entry.
+Place = tuple[int, int, int, str, str | None]
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was measured of one problem: microseconds by `kernel=` string."""
+    """What was measured of one problem: microseconds by `kernel=` string. `precision` is that of fp32 tensors, one of
+    `problem.PRECISIONS`, and None for 16-bit ones."""
 
     m: int
     n: int
     k: int
     layout: str
     us: Mapping[str, float]
+    precision: str | None = None
+
+    @property
+    def place(self) -> Place:
+        """What distinguishes it from the other entries of a file."""
+        return self.m, self.n, self.k, self.layout, self.precision
 
 
 def file_name(gpu: str) -> str:
@@ -46,17 +57,23 @@ def measured(gpu: str) -> tuple[Measured, ...]:
     return tuple(Measured(**entry) for entry in json.loads(file.read_text())["problems"])
 
 
-def times(problem: Problem, device: DeviceSpec) -> Mapping[str, float]:
-    """Measured microseconds of `problem` on `device` by `kernel=` string; empty where it has not been measured."""
+def place(problem: Problem) -> Place | None:
+    """Where a file would have `problem`; None if it is of a kind that files do not hold."""
     signature = problem.signature
     tensors = (signature.a, signature.b, *signature.outputs)
     if signature.epilogue != IDENTITY or signature.c is not None or problem.batch != 1:
-        return {}
+        return None
+    dtypes = {x.dtype for x in tensors}
     # What has no contiguous dimension is aligned to its element.
-    if any(x.align < MAX_ALIGN or x.dtype not in ("fp16", "bf16") for x in tensors):
-        return {}
+    if any(x.align < MAX_ALIGN for x in tensors) or not (dtypes <= {"fp16", "bf16"} or dtypes == {"fp32"}):
+        return None
     if signature.outputs[0].major != "n":
-        return {}
+        return None
     layout = ("n" if signature.a.major == "k" else "t") + ("t" if signature.b.major == "k" else "n")
-    sizes = (problem.m, problem.n, problem.k, layout)
-    return next((x.us for x in measured(device.name) if (x.m, x.n, x.k, x.layout) == sizes), {})
+    return problem.m, problem.n, problem.k, layout, signature.precision
+
+
+def times(problem: Problem, device: DeviceSpec) -> Mapping[str, float]:
+    """Measured microseconds of `problem` on `device` by `kernel=` string; empty where it has not been measured."""
+    wanted = place(problem)
+    return {} if wanted is None else next((x.us for x in measured(device.name) if x.place == wanted), {})
