@@ -63,6 +63,7 @@ def image(spec: Spec) -> bytes:
         return (Path(scratch) / "image").read_bytes()
 
 
+@cache
 def missing() -> str | None:
     """What compiling lacks here, and how to install it; None where it lacks nothing."""
     try:

@@ -161,7 +161,7 @@ def plan_problem(
     if pin is not None:
         legal, refused = _tried(problem, [(pin.family, pin.configs)], device, asked)
     else:
-        measured = {name.partition(":")[0] for name in times}
+        measured = {name for name in {x.partition(":")[0] for x in times} if FAMILIES[name].ready()}
         usual = [(x, x.configs) for x in FAMILIES.values() if not x.last or x.name in measured]
         legal, refused = _tried(problem, usual, device, asked)
         # What comes last is not chosen by the model for having been measured otherwise, say without a split.

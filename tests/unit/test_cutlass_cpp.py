@@ -127,10 +127,12 @@ def test_without_nvcc_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(pathfinder, "find_nvidia_binary_utility", lambda name: None)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setenv("CUTEGEMM_CACHE_DIR", str(tmp_path))
-    build.nvcc.cache_clear()
+    for known in (build.nvcc, build.missing):
+        known.cache_clear()
     chosen = plan(512, 512, 512, dtype="fp16", arch="T4")
     try:
         with pytest.raises(KernelNotBuiltError, match=r"nvcc.*is missing: pip install 'cutegemm\[cutlass-cpp\]'"):
             cache.get(Spec(chosen.family, chosen.config, chosen.problem.signature, "sm_75"))
     finally:
-        build.nvcc.cache_clear()
+        for known in (build.nvcc, build.missing):
+            known.cache_clear()
