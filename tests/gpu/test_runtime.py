@@ -177,8 +177,9 @@ def test_a_kernel_waits_for_what_the_one_before_writes(family: str) -> None:
     if DeviceSpec.query(0).arch not in FAMILIES[family].architectures:
         pytest.skip(f"{family} has no kernels for this GPU")
     rows = 64 if family == "small_m" else 384  # as many as one of its tiles holds
-    start, order = randn(rows, 512), torch.randperm(512, device="cuda")
-    permute = torch.eye(512, device="cuda", dtype=torch.bfloat16)[order]
+    dtype = torch.bfloat16 if "bf16" in FAMILIES[family].operand_dtypes else torch.float32
+    start, order = randn(rows, 512, dtype=dtype), torch.randperm(512, device="cuda")
+    permute = torch.eye(512, device="cuda", dtype=dtype)[order]
     buffers, links = (torch.empty_like(start), torch.empty_like(start)), 300
     for _ in range(3):
         x = start
