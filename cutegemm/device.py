@@ -79,6 +79,27 @@ def arch_name(compute_capability: tuple[int, int]) -> str:
     return f"sm_{number}{'a' if number >= _ACCELERATED else ''}"
 
 
+def bound_device() -> int:
+    """The index of the device of this thread's context. A thread that has none yet, which torch may leave so until it
+    launches something itself, gets the primary one of torch's current device.
+
+    Raises `DeviceError` with the driver's word where neither works.
+    """
+    from cuda.bindings import driver
+
+    error, device = driver.cuCtxGetDevice()
+    if error == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT:
+        import torch
+
+        device = torch.cuda.current_device()
+        error, context = driver.cuDevicePrimaryCtxRetain(device)
+        if int(error) == 0:
+            (error,) = driver.cuCtxSetCurrent(context)
+    if int(error) != 0:
+        raise DeviceError(f"no context to launch in: {error.name}")
+    return int(device)
+
+
 def known() -> tuple[DeviceSpec, ...]:
     """Every GPU in the data file, oldest architecture first."""
     return _table().gpus

@@ -133,13 +133,19 @@ def choose(call: Call) -> Choice:
     bundles = serving.bundles(device.arch, device.name)
     if bundles and asked.kernel is None:
         spec = _bundled(recipe.problem, device, asked.split_k, asked.padding, bundles) or spec
+    if asked.kernel is None and plan.measured and FAMILIES[spec.family].last and not compiler.obtainable(spec):
+        # The fastest by measurement, and nothing here can compile it: the best of the usual families, then.
+        plan = _plan(recipe.problem, device, None, asked.split_k, asked.padding, without=(spec.family,))
+        spec = compiler.Spec(plan.family, plan.config, recipe.problem.signature, device.arch)
     return Choice(plan, spec, recipe, order, index)
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(problem: Problem, device: DeviceSpec, kernel: str | None, split_k: Any, padding: Any) -> Plan:
+def _plan(
+    problem: Problem, device: DeviceSpec, kernel: str | None, split_k: Any, padding: Any, without: tuple[str, ...] = ()
+) -> Plan:
     """Planning takes some milliseconds, and not every call that repeats a problem is one that `warm` can hold."""
-    return plan_problem(problem, device, kernel=kernel, split_k=split_k, padding=padding)
+    return plan_problem(problem, device, kernel=kernel, split_k=split_k, padding=padding, without=without)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -11,6 +11,7 @@ import ctypes
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
+from cutegemm.device import bound_device
 from cutegemm.dtypes import lookup
 from cutegemm.errors import CuteGemmError
 from cutegemm.hand_kernels import glue
@@ -65,8 +66,9 @@ class HandKernel:
         if level.boxes is not None:
             arguments.append((ctypes.c_char * (2 * MAP_BYTES)).from_buffer_copy(self._maps(level, values, m, n, k)))
         parameters = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
+        device = bound_device()
         if level.dynamic_bytes > 0:
-            self._allow_dynamic()
+            self._allow_dynamic(device)
         (error,) = self._driver.cuLaunchKernel(
             self._function,
             *(blocks, 1, 1),
@@ -88,16 +90,14 @@ class HandKernel:
         box_a, box_b = level.boxes
         return tensor_map(a, self._dtype, m, k, lda, box_a) + tensor_map(b, self._dtype, k, n, ldb, box_b)
 
-    def _allow_dynamic(self) -> None:
+    def _allow_dynamic(self, device: int) -> None:
         """More than 48 KB of shared memory takes an attribute, set once on each device."""
         driver = self._driver
-        error, device = driver.cuCtxGetDevice()
-        _check(error, "asking for the current device")
-        if int(device) not in self._prepared:
+        if device not in self._prepared:
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             (error,) = driver.cuKernelSetAttribute(attribute, self._level.dynamic_bytes, self._function, device)
             _check(error, f"allowing {self._level.dynamic_bytes} bytes of shared memory")
-            self._prepared.add(int(device))
+            self._prepared.add(device)
 
 
 class Workspace:

@@ -64,7 +64,9 @@ def run(args: argparse.Namespace) -> int:
         padding=args.padding,
         precision=args.precision,
     )
-    if args.source:
+    if args.source and args.json:
+        print_json({"kernel": chosen.kernel, "source": _source(chosen)})
+    elif args.source:
         print(_source(chosen))
     elif args.json:
         print_json(chosen.to_dict())

@@ -5,9 +5,19 @@ kernels travel to other machines and `serving` what this process has of them, `s
 """
 
 from cutegemm.compiler.bundle import Bundle
-from cutegemm.compiler.cache import Kernel, cache_directory, get
+from cutegemm.compiler.cache import Kernel, cache_directory, get, obtainable
 from cutegemm.compiler.jit import Artifact, build
 from cutegemm.compiler.serving import load_bundle
 from cutegemm.compiler.spec import Spec
 
-__all__ = ["Artifact", "Bundle", "Kernel", "Spec", "build", "cache_directory", "get", "load_bundle"]
+__all__ = [
+    "Artifact",
+    "Bundle",
+    "Kernel",
+    "Spec",
+    "build",
+    "cache_directory",
+    "get",
+    "load_bundle",
+    "obtainable",
+]

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import cutegemm
 from cutegemm.compiler import files, loader
 from cutegemm.compiler.spec import Spec, build_identity, key_of, runs, symbol_of
+from cutegemm.compiler.toolchains import TOOLCHAINS
 from cutegemm.errors import BundleError
 
 SCHEMA = 1
@@ -121,6 +122,7 @@ def write(folder: Path, kernels: Iterable[BuiltKernel]) -> None:
         "schema": SCHEMA,
         "cutegemm": cutegemm.__version__,
         "build": build_identity(),
+        "toolchains": {name: build_identity(name) for name in {e["family"] for e in entries} if name in TOOLCHAINS},
         "kernels": sorted(entries, key=lambda entry: str(entry["file"])),
         "epilogues": listings,
     }
@@ -189,8 +191,13 @@ def read(path: str | os.PathLike[str]) -> Bundle:
             f"{folder / MANIFEST} was changed: its checksum is {digest}, and it says {manifest.get('sha256')!r}"
         )
     try:
-        _check_build(folder, str(manifest["cutegemm"]), dict(manifest["build"]))
-        kernels = tuple(_kernel(folder, entry, manifest["build"]) for entry in manifest["kernels"])
+        # Families that the DSL does not make have an identity of their own.
+        builds = {"": dict(manifest["build"]), **manifest["toolchains"]}
+        for family, build in builds.items():
+            _check_build(folder, str(manifest["cutegemm"]), build, family)
+        kernels = tuple(
+            _kernel(folder, entry, builds.get(entry["family"], builds[""])) for entry in manifest["kernels"]
+        )
         bundle = Bundle(folder, kernels, dict(manifest["epilogues"]), manifest["cutegemm"], manifest["build"])
         missing = {str(kernel.description["epilogue"]) for kernel in kernels} - bundle.epilogues.keys()
     except (TypeError, KeyError, AttributeError) as error:
@@ -201,8 +208,8 @@ def read(path: str | os.PathLike[str]) -> Bundle:
     return bundle
 
 
-def _check_build(folder: Path, version: str, build: Mapping[str, str]) -> None:
-    here = build_identity()
+def _check_build(folder: Path, version: str, build: Mapping[str, str], family: str) -> None:
+    here = build_identity(family)
     if not runs(build["machine"], here["machine"]):
         both = f"was built on {build['machine']}, and this machine is {here['machine']}"
         raise BundleError(f"{folder} {both}: build it on one like this")

@@ -98,6 +98,13 @@ def jit_reason(jit: str | None, family: str = "") -> str | None:
     return None if loader.can_compile() else "nvidia-cutlass-dsl, which compiles, is not installed"
 
 
+def obtainable(spec: Spec) -> bool:
+    """Whether `get` would have a kernel that is not made by the DSL: one that is built, or can be."""
+    if spec in _kernels or serving.has(spec) or (_wanted_directory() / f"{spec.key}.json").exists():
+        return True
+    return TOOLCHAINS[spec.family].missing() is None
+
+
 def _from_bundle(spec: Spec) -> Kernel | None:
     function = serving.function(spec)
     return None if function is None else Kernel(spec, function, "bundle")
@@ -119,7 +126,8 @@ def _from_disk_or_compiler(spec: Spec, jit: str | None) -> Kernel:
             return Kernel(spec, function, "disk")
         from cutegemm.compiler.jit import build
 
-        log.info("compiling %s", spec)
+        patience = TOOLCHAINS[spec.family].patience if spec.family in TOOLCHAINS else None
+        log.log(logging.WARNING if patience else logging.INFO, "compiling %s%s", spec, patience or "")
         artifact = build(spec)
         log.info("compiled in %.1f s", artifact.seconds)
         try:

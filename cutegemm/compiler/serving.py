@@ -76,9 +76,14 @@ def function(spec: Spec) -> Any | None:
         if kernel is not None:
             try:
                 return loader.load(kernel.path, spec, kernel.symbol)
-            except (OSError, RuntimeError, AttributeError) as error:
+            except (OSError, RuntimeError, AttributeError, ValueError) as error:
                 raise BundleError(f"{kernel.path} does not load: {error}") from error
     return None
+
+
+def has(spec: Spec) -> bool:
+    """Whether a bundle has `spec`'s kernel."""
+    return any(b.find(spec) is not None for b in _all())
 
 
 def nearest(spec: Spec) -> Iterator[str]:

@@ -29,15 +29,16 @@ class _Load(Protocol):
 class Toolchain:
     """How a family's kernels come about.
 
-    `source` is the text that is compiled. `missing` says what compiling lacks here, if anything. A kernel file ends in
-    `suffix`. `folders` hold sources besides the package's own compiler and kernels, `packages` make machine code of
-    them: both are part of a kernel's key.
+    `source` is the text that is compiled, `patience` what to say of how long that takes, if it is long. `missing` says
+    what compiling lacks here, if anything. A kernel file ends in `suffix`. `folders` hold sources besides the package's
+    own compiler and kernels, `packages` make machine code of them: both are part of a kernel's key.
     """
 
     source: Callable[[Spec], str]
     compile: _Compile
     missing: Callable[[], str | None]
     load: _Load
+    patience: str | None
     suffix: str
     folders: tuple[Path, ...]
     packages: tuple[str, ...]
@@ -73,6 +74,7 @@ TOOLCHAINS: dict[str, Toolchain] = {
         _compile_hand,
         lambda: None,  # NVRTC says for itself what it lacks
         _load_hand,
+        None,
         ".cubin",
         (hand.FOLDER,),
         ("nvidia-cuda-nvrtc", "nvidia-cuda-crt", "cuda-core"),
@@ -82,6 +84,7 @@ TOOLCHAINS: dict[str, Toolchain] = {
         cutlass_cpp.compile,
         cutlass_cpp.missing,
         _load_cutlass,
+        ", with nvcc: some ten seconds, about a minute for Hopper's TMA and wgmma",
         ".so",
         (cutlass_cpp.FOLDER, hand.FOLDER),
         ("nvidia-cutlass",),

@@ -6,7 +6,7 @@ both is a shared library that has the cubin in it, and functions that say what a
 
 from __future__ import annotations
 
-import logging
+import importlib.util
 import shutil
 import subprocess
 import tempfile
@@ -21,8 +21,6 @@ from cutegemm.hand_kernels import build as hand
 
 if TYPE_CHECKING:
     from cutegemm.compiler import Spec
-
-log = logging.getLogger("cutegemm")
 
 #: The family's name in specs and `kernel=` strings.
 FAMILY = "cutlass_cpp"
@@ -42,14 +40,18 @@ def compile(spec: Spec, *, ptx: bool = False) -> tuple[bytes, bytes, float]:
     With `ptx` the device's code is PTX, which drivers compile for newer GPUs than the spec's. Raises `CuteGemmError`
     with nvcc's own words for a source that does not compile, and naming what to install where nvcc is missing.
     """
-    log.warning("nvcc compiles %s: %s", spec, "about a minute" if emit.config_of(spec).hopper else "some ten seconds")
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="cutegemm-") as scratch:
         at = Path(scratch)
         (at / "host.cu").write_text(_HOST)
         running = [_device(spec, at, ptx), _start([*_command(), *_host(spec)], at)]
-        for process in running:
-            _finish(process, spec)
+        try:
+            for process in running:
+                _finish(process, spec)
+        finally:  # of one that failed, the other is of no use
+            for process in running:
+                process.kill()
+                process.wait()
         # The linker names the section's ends after the file.
         _finish(_start(["ld", "-r", "-z", "noexecstack", "-b", "binary", "-o", "image.o", "image"], at), spec)
         _finish(_start([nvcc(), "-shared", "-o", "kernel.so", "host.o", "image.o"], at), spec)
@@ -66,9 +68,10 @@ def image(spec: Spec) -> bytes:
 @cache
 def missing() -> str | None:
     """What compiling lacks here, and how to install it; None where it lacks nothing."""
+    if importlib.util.find_spec("cutlass_library") is None:
+        return emit.NO_LIBRARY
     try:
         nvcc()
-        emit.library()
     except CuteGemmError as error:
         return str(error)
     return None
@@ -83,8 +86,9 @@ def nvcc() -> str:
     found = pathfinder.find_nvidia_binary_utility("nvcc") or shutil.which("nvcc")
     if found is None:
         raise CuteGemmError("nvcc, which compiles these kernels, is missing: pip install 'cutegemm[cutlass-cpp]'")
-    if shutil.which("g++") is None and shutil.which("clang++") is None:
-        raise CuteGemmError("a C++ compiler, which nvcc needs for the host's part, is missing: install g++")
+    for tool in ("g++", "ld"):
+        if shutil.which(tool) is None:
+            raise CuteGemmError(f"{tool}, which the host's part of these kernels needs, is missing: install g++")
     return str(found)
 
 

@@ -43,11 +43,11 @@ static typename Gemm::Arguments arguments(const Call& call) {
     given.epilogue.thread.alpha = epilogue.alpha;
     given.epilogue.thread.beta = BETA;
     given.epilogue.ptr_C = static_cast<decltype(given.epilogue.ptr_C)>(static_cast<const void*>(SOURCE));
-    given.epilogue.dC = stride_of<typename Gemm::StrideC>(SOURCE_STRIDE);
+    given.epilogue.dC = stride_of<typename Gemm::StrideC>(call.m > 1 ? SOURCE_STRIDE : 0);
 #endif
 #if KEEP_FIRST
     given.epilogue.ptr_D = reinterpret_cast<decltype(given.epilogue.ptr_D)>(epilogue.out0);
-    given.epilogue.dD = stride_of<typename Gemm::StrideD>(epilogue.out0_stride);
+    given.epilogue.dD = stride_of<typename Gemm::StrideD>(call.m > 1 ? epilogue.out0_stride : 0);
 #endif
     given.hw_info = {0, call.sm_count};
     using Order = decltype(given.scheduler.raster_order);
@@ -70,8 +70,11 @@ extern "C" long long CUTEGEMM_NAME(_workspace)(const Call* call) {
 }
 
 extern "C" int CUTEGEMM_NAME(_prepare)(const Call* call, void* memory, unsigned* grid) {
+    // TMA clips what lies beyond an edge: sizes are free, addresses and pitches are not.
     const auto given = arguments(*call);
-    if (!Gemm::can_implement(given)) return int(cutlass::Status::kErrorMisalignedOperand);
+    const auto address = reinterpret_cast<unsigned long long>(call->a) | reinterpret_cast<unsigned long long>(call->b);
+    const long long pitches = (call->lda | call->ldb) * static_cast<long long>(sizeof(Element));
+    if (((address | pitches) & 15) != 0) return int(cutlass::Status::kErrorMisalignedOperand);
     const auto status = Gemm::initialize_workspace(given, call->workspace, static_cast<cudaStream_t>(call->stream));
     if (status != cutlass::Status::kSuccess) return int(status);
     auto* params = new (memory) typename Gemm::Params(Gemm::to_underlying_arguments(given, call->workspace));

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from cutegemm.compiler import Spec
     from cutegemm.problem import Access, Signature
 
+#: What is said where the generator is not installed.
+NO_LIBRARY = "nvidia-cutlass, whose generator writes these kernels, is missing: pip install 'cutegemm[cutlass-cpp]'"
 #: What stands in front of the epilogue's fields in `Call` (call.cuh), and where a launch finds it.
 CALL = (
     Field("a", "const void*", "Q", "ptr.a"),
@@ -123,8 +125,7 @@ def library() -> ModuleType:
     try:
         import cutlass_library
     except ImportError as error:
-        what = "nvidia-cutlass, whose generator writes these kernels, is missing"
-        raise CuteGemmError(f"{what}: pip install 'cutegemm[cutlass-cpp]'") from error
+        raise CuteGemmError(NO_LIBRARY) from error
     module: ModuleType = cutlass_library
     return module
 

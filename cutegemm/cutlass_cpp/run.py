@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 from cutegemm.cutlass_cpp import emit
 from cutegemm.cutlass_cpp.build import IMAGE
 from cutegemm.cutlass_cpp.config import Raster
+from cutegemm.device import bound_device
 from cutegemm.dtypes import lookup
 from cutegemm.errors import CuteGemmError
 from cutegemm.kernels import abi, cuda_epilogue
@@ -168,7 +169,9 @@ class CutlassKernel:
         if operand.packed:
             return int(-(-values[self._sizes[2]] * self._itemsize // _ALIGN) * _ALIGN // self._itemsize)
         place = operand.along if operand.across is None else operand.across
-        return 1 if place is None else int(values[place])
+        lines = values[self._sizes[2] if operand.across is None else operand.rows]
+        # The stride of a dimension of one element means nothing, and may not suit CUTLASS.
+        return 0 if place is None or lines == 1 else int(values[place])
 
     def _packed_bytes(self, values: list[Any], operand: _Operand) -> int:
         place = self._lda + self._operands.index(operand)
@@ -242,17 +245,15 @@ class CutlassKernel:
     def _blocks_per_sm(self) -> int:
         """How many blocks an SM of the current device holds. More than 48 KB of shared memory takes an attribute, set
         once on each device."""
-        driver = self._driver
-        error, device = driver.cuCtxGetDevice()
-        self._check(error, "asking for the current device")
-        found = self._prepared.get(int(device))
+        device, driver = bound_device(), self._driver
+        found = self._prepared.get(device)
         if found is None:
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             (error,) = driver.cuKernelSetAttribute(attribute, self._facts.shared_bytes, self._function, device)
             self._check(error, f"allowing {self._facts.shared_bytes} bytes of shared memory")
             occupancy = self._kernel.occupancy
             found = occupancy.max_active_blocks_per_multiprocessor(self._facts.threads, self._facts.shared_bytes)
-            self._prepared[int(device)] = found = max(1, int(found))
+            self._prepared[device] = found = max(1, int(found))
         return found
 
     def _workspace_bytes(self, values: list[Any]) -> int:
@@ -260,7 +261,7 @@ class CutlassKernel:
         sizes = tuple(values[i] for i in self._sizes)
         found = self._needs.get(sizes)
         if found is None:
-            if len(self._needs) == _REMEMBERED:
+            if len(self._needs) >= _REMEMBERED:
                 self._needs.clear()
             found = self._needs[sizes] = int(self._workspace(ctypes.byref(self._call(values))))
         return found

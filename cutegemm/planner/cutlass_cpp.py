@@ -43,7 +43,7 @@ def refuse(problem: Problem, config: CutlassConfig, device: DeviceSpec) -> Refus
     if capability < 80:
         for name, found in _dtypes(problem):
             if found == "bf16" or (found == "fp32" and name in "ab"):
-                reason = f"{name} is {found}: tensor cores of {device.arch} take fp16, and nothing there converts bf16"
+                reason = f"{name} is {found}: {device.arch} multiplies fp16, and has no conversion to bf16"
                 return Refusal("operand dtype", reason, DTypeError)
     if config.smem_bytes > device.smem_per_block:
         reason = f"{config} takes {config.smem_bytes} bytes of shared memory: {device.name} has {device.smem_per_block}"
@@ -137,9 +137,25 @@ def _size_refusal(problem: Problem, config: CutlassConfig) -> Refusal | None:
     if config.split > _GRID:
         return Refusal("split", f"split={config.split}: a grid has at most {_GRID} parts", ShapeError)
     rows, columns = ceil(problem.m / config.tile_m), ceil(problem.n / config.tile_n)
+    if config.shares_tiles and rows * columns * steps > INT32_MAX:
+        reason = f"{config} would share {rows} x {columns} x {steps} steps out: CUTLASS counts at most {INT32_MAX}"
+        return Refusal("size", reason, ShapeError)
     if not config.hopper and columns > _GRID or rows * columns * config.split > INT32_MAX // 8:
         return Refusal("size", f"{config} would take {rows} x {columns} blocks: more than a grid has", ShapeError)
     return None
+
+
+def workspace_bytes(problem: Problem, config: CutlassConfig, device: DeviceSpec) -> int:
+    """Bytes beside the tensors: copies of operands, and the sums of parts, which for stream-K are those of as many
+    blocks as the GPU holds. Counters, and what CUTLASS rounds up to, come on top."""
+    item = lookup(problem.signature.a.dtype).itemsize
+    rows = {"a": problem.m, "b": problem.n}
+    packed = sum(rows[name] for name in config.pack if name in rows) * ceil(problem.k * item / MAX_ALIGN) * MAX_ALIGN
+    if config.reduction == "parallel":
+        return packed + 4 * config.split * problem.m * ceil(problem.n / 4) * 4
+    tiles = ceil(problem.m / config.tile_m) * ceil(problem.n / config.tile_n)
+    shared = device.sm_count if config.stream else tiles * config.split if config.split > 1 else 0
+    return packed + 4 * shared * config.tile_m * config.tile_n
 
 
 class CutlassModel:

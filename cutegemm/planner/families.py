@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from cutegemm.cutlass_cpp.build import missing
 from cutegemm.cutlass_cpp.config import CONFIGS as CUTLASS_CONFIGS
 from cutegemm.cutlass_cpp.config import CutlassConfig, Split
 from cutegemm.device import DeviceSpec
@@ -31,8 +30,8 @@ class Family(Generic[C]):
     operands that are not aligned to 16 bytes as they are, `turns` that a D which is contiguous along M may be computed
     as D^T = B^T A^T. `precisions` are those of `problem.PRECISIONS` that it multiplies fp32 operands in. `splits` makes
     configurations that split K of one that does not, where the family splits K by itself. A family that comes `last`
-    is chosen where no other serves, or where it was measured to be the fastest and is `ready`: what compiles it is
-    there.
+    is chosen where no other serves, or where it was measured to be the fastest. `workspace` says what a configuration
+    takes beside the tensors, where the family has no surroundings to tell by.
     """
 
     name: str
@@ -50,7 +49,7 @@ class Family(Generic[C]):
     precisions: tuple[str, ...] = ()
     splits: Callable[[C, Split], Iterator[C]] | None = None
     last: bool = False
-    ready: Callable[[], bool] = lambda: True
+    workspace: Callable[[Problem, C, DeviceSpec], int] | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -115,7 +114,7 @@ _PLANNED: tuple[Family[Any], ...] = (
         model=cutlass_cpp.CutlassModel,
         splits=CutlassConfig.splits,
         last=True,
-        ready=lambda: missing() is None,
+        workspace=cutlass_cpp.workspace_bytes,
     ),
 )
 

@@ -4,6 +4,7 @@ not taken.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -75,7 +76,10 @@ class Plan:
     def workspace(self) -> int:
         """Bytes of memory that the kernel takes beside the tensors of a call, while it runs: less where an operand is
         broadcast over the batch."""
-        return surroundings.workspace_bytes(self.problem, FAMILIES.get(self.family), self.config)
+        family = FAMILIES.get(self.family)
+        if family is not None and family.workspace is not None:
+            return family.workspace(self.problem, self.config, self.device)
+        return surroundings.workspace_bytes(self.problem, family, self.config)
 
     def explain(self) -> str:
         """The decision as fixed-width text: problem, GPU, choice and its cost, candidates, rejections by
@@ -146,11 +150,13 @@ def plan_problem(
     split_k: int | Literal["auto", "stream"] = "auto",
     padding: Literal["auto", "predicate", "copy"] = "auto",
     workspace: bool = True,
+    without: Collection[str] = (),
     assumed: str | None = None,
 ) -> Plan:
     """The best legal kernel for `problem` on `device`, out of all families or those that `kernel` pins, with the splits
     and copies that `split_k` and `padding` allow: the fastest of those that were measured on it (`tables`), or else the
-    fastest by the model. `workspace` False leaves out kernels that need memory beside the call's tensors.
+    fastest by the model. `workspace` False leaves out kernels that need memory beside the call's tensors, and
+    `without` names families that are not to be chosen for having been measured.
 
     Raises the error of the rule that nothing got past: `UnsupportedArchitectureError`, `DTypeError` or
     `ShapeError`, with the reason; and what `parse_pin` raises for `kernel`.
@@ -161,13 +167,11 @@ def plan_problem(
     if pin is not None:
         legal, refused = _tried(problem, [(pin.family, pin.configs)], device, asked)
     else:
-        measured = {name for name in {x.partition(":")[0] for x in times} if FAMILIES[name].ready()}
-        usual = [(x, x.configs) for x in FAMILIES.values() if not x.last or x.name in measured]
+        usual = [(x, x.configs) for x in FAMILIES.values() if not x.last]
+        usual += [(x.family, x.configs) for x in _measured_last(times) if x.family.name not in without]
         legal, refused = _tried(problem, usual, device, asked)
-        # What comes last is not chosen by the model for having been measured otherwise, say without a split.
-        legal = [pair for pair in legal if not FAMILIES[pair[1].family].last or pair[1].kernel in times] or legal
         if not legal:
-            rest = [(x, x.configs) for x in FAMILIES.values() if x.last and x.name not in measured]
+            rest = [(x, x.configs) for x in FAMILIES.values() if x.last]
             legal, more = _tried(problem, rest, device, asked)
             refused += more
     if not legal:
@@ -181,6 +185,12 @@ def plan_problem(
     us, best = legal[0]
     candidates = (*(candidate for _, candidate in legal), *refused)
     return Plan(problem, device, best.family, best.config, us, candidates, len(known), kernel, assumed)
+
+
+def _measured_last(times: Mapping[str, float]) -> list[Pin]:
+    """What a table has measured of families that come last: of these no other configuration is tried beside others."""
+    last = [family.name for family in FAMILIES.values() if family.last]
+    return [parse_pin(name) for name in times if name.partition(":")[0] in last]
 
 
 def _tried(

@@ -52,7 +52,7 @@ def variants(problem: Problem, family: Family[Any], config: Any, device: DeviceS
     """`config` with every split and copy that is worth a try, or that is asked for."""
     if not family.surrounds:
         if family.splits is not None and asked.split is not None and config.splitting == 1:
-            yield from family.splits(config, asked.split)
+            yield from tuple(family.splits(config, asked.split)) or (config,)
         else:
             yield config
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,12 +48,13 @@ def kernels() -> list[tuple[str, Any, str, torch.dtype]]:
     listed: list[tuple[str, Any, str, torch.dtype]] = []
     for i, epilogue in enumerate([None, None, *problems.library()]):
         on_hopper = hopper and i % 3 == 0
+        # Strides without a common divisor: tiles, splits and layouts meet in many ways.
         tile = HOPPER[i // 3 % len(HOPPER)] if on_hopper else MULTISTAGE[i % len(MULTISTAGE)]
-        split, able = SPLITS[i % len(SPLITS)]
+        split, able = SPLITS[i // 3 % len(SPLITS)]
         if on_hopper and (not able or "pingpong" in tile):
             split = ""
         dtype = (torch.bfloat16, torch.float16, torch.float32)[i % 5 % 3]
-        layout = ("nt", "nn", "tn", "tt")[i % 4]
+        layout = ("nt", "nn", "tn", "tt")[i // 5 % 4]
         listed.append((f"cutlass_cpp:{tile}{',' if split else ''}{split}", epilogue, layout, dtype))
     return listed
 
@@ -126,6 +128,63 @@ def test_hopper_takes_any_layout_and_alignment_from_copies(dtype: torch.dtype, l
         gemm(a, b, out=out.tensor, kernel="cutlass_cpp:tile=128x128x64,schedule=cooperative", **precision(dtype))
         check(out.tensor, a, b)
         out.assert_intact()
+
+
+#: Pins that leave alignment and copies to the planner.
+PLAIN = ["cutlass_cpp:tile=64x64x32,schedule=multistage", "cutlass_cpp:tile=128x128x64,schedule=cooperative"]
+
+
+@pytest.mark.parametrize("kernel", PLAIN)
+def test_pitches_of_one_row_mean_nothing_and_batches_broadcast(kernel: str) -> None:
+    if DeviceSpec.query(0).arch != "sm_90a" and "cooperative" in kernel:
+        pytest.skip("TMA and wgmma are Hopper's")
+    base = torch.randn(10, 1001, dtype=torch.bfloat16)
+    a, b = base[8:9, :1000], torch.randn(264, 1000, dtype=torch.bfloat16).t()
+    out = Guarded((1, 264), torch.bfloat16, strides=(271, 1))
+    gemm(a, b, out=out.tensor, kernel=kernel)
+    check(out.tensor, a, b)
+    out.assert_intact()
+    batched = torch.randn(3, 40, 512, dtype=torch.bfloat16), torch.randn(512, 72, dtype=torch.bfloat16)
+    check(gemm(*batched, kernel=kernel), *batched)
+    sliced = torch.empty(40, 136, dtype=torch.bfloat16)[:, :130]
+    one = torch.randn(40, 512, dtype=torch.bfloat16), torch.randn(130, 512, dtype=torch.bfloat16).t()
+    check(gemm(*one, out=sliced, kernel=kernel), *one)
+
+
+@pytest.mark.parametrize("layout", ["nt", "nn"])
+@pytest.mark.parametrize("kernel", PLAIN)
+def test_tf32_operands_are_rounded_to_the_nearest(kernel: str, layout: str) -> None:
+    if DeviceSpec.query(0).arch != "sm_90a" and "cooperative" in kernel:
+        pytest.skip("TMA and wgmma are Hopper's")
+    above, below = 1 + 2**-11 + 2**-13, 1 + 2**-11 - 2**-13
+    a, b = torch.zeros(64, 64), torch.zeros(64, 64)
+    a[0, 0], a[1, 0], b[0, 0] = above, below, 1.0
+    b[0, 1] = above
+    b = b if layout == "nn" else b.t().contiguous().t()
+    got = gemm(a, b, kernel=kernel, precision="tf32")
+    up = 1 + 2**-10
+    assert got[:2, :2].tolist() == [[up, up * up], [1.0, up]]
+
+
+def test_a_thread_of_its_own_launches() -> None:
+    kernel = PLAIN[0]
+    a, b = operands(72, 136, 256, "nt", torch.bfloat16)
+    out = torch.empty(72, 136, dtype=torch.bfloat16)
+    failed: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            gemm(a, b, out=out, kernel=kernel)
+        except BaseException as error:
+            failed.append(error)
+
+    torch.cuda.synchronize()
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    torch.cuda.synchronize()
+    assert not failed
+    check(out, a, b)
 
 
 def test_narrow_rows_strided_outputs_and_device_scalars() -> None:

@@ -139,7 +139,6 @@ ARGUMENTS = [
     (lambda: {"jit": False}, "jit=False"),
 ]
 NOT_AVAILABLE = [
-    (lambda: {"split_k": "stream"}, "split_k='stream' is not available yet"),
     (lambda: {"batch_invariant": True}, "batch_invariant=True is not available yet"),
     (lambda: {"precision": "bf16x3"}, "precision='bf16x3' is not available yet"),
     (lambda: {"a": ones(M, K, requires_grad=True)}, "a requires grad, and autograd is not available yet"),
@@ -208,7 +207,7 @@ CUDA_CASES = [
     (lambda: {"kernel": "sm80_multistage:"}, ArgumentError, "'' is not key=value"),
     (lambda: {"kernel": "sm80_multistage:tile=1x1x1"}, ArgumentError, "no configuration of sm80_multistage has these"),
     (lambda: {"kernel": "sm80_multistage:stages=4,stages=4"}, ArgumentError, "stages is given twice"),
-    (lambda: {"kernel": "cutlass_cpp"}, NotAvailableError, "cutlass_cpp is not part of this version"),
+    (lambda: {"kernel": "cutlass_cpp:tile=1x1x1"}, ArgumentError, "no configuration of cutlass_cpp has these"),
     (lambda: {"kernel": "hand:level99"}, ArgumentError, "expected hand: and one of level1, "),
     (lambda: {"kernel": "hand:level1", "b": ones(N, K).t()}, ArgumentError, "b is contiguous along K: .* row-major"),
 ]

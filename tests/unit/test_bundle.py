@@ -38,7 +38,7 @@ def test_a_bundle_says_what_it_holds(folder: Path) -> None:
 def test_the_manifest_is_sorted_and_knows_no_place_or_time(folder: Path) -> None:
     text = (folder / "manifest.json").read_text()
     data = json.loads(text)
-    assert data.keys() == {"schema", "cutegemm", "build", "kernels", "epilogues", "sha256"}
+    assert data.keys() == {"schema", "cutegemm", "build", "toolchains", "kernels", "epilogues", "sha256"}
     assert data["build"] == spec.build_identity() and data["cutegemm"] == cutegemm.__version__
     files = [entry["file"] for entry in data["kernels"]]
     assert files == sorted(files) and len(files) == 3

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
-from cutegemm import epilogues, plan
+from cutegemm import device, epilogues, plan
 from cutegemm.cli import main
-from cutegemm.compiler import Spec, cache
+from cutegemm.compiler import Spec, bundle, cache
 from cutegemm.cutlass_cpp import build, emit
 from cutegemm.cutlass_cpp.config import CONFIGS
 from cutegemm.errors import ArgumentError, CuteGemmError, DTypeError, KernelNotBuiltError
-from cutegemm.planner import Plan
+from cutegemm.planner import Plan, plan_problem, tables
 from cutegemm.planner.pin import parse_pin
 
 MULTISTAGE = "cutlass_cpp:tile=128x128x32,stages=4,warps=2x2,schedule=multistage"
@@ -63,6 +65,11 @@ def test_a_call_may_ask_for_parts_or_for_stream_k() -> None:
     ("given", "error", "message"),
     [
         ({"dtype": "bf16", "arch": "T4"}, DTypeError, "a is bf16"),
+        (
+            {"dtype": "fp16", "arch": "H200", "kernel": "cutlass_cpp:schedule=pingpong", "split_k": "stream"},
+            CuteGemmError,
+            "split_k=stream: cutlass_cpp splits K as its configurations say",
+        ),
         ({"dtype": "fp16", "arch": "T4", "kernel": MULTISTAGE}, CuteGemmError, "sm_80 and newer, and T4 is sm_75"),
         ({"k": 1001, "dtype": "fp16", "arch": "A100", "kernel": MULTISTAGE}, ArgumentError, "aligned to 2 bytes"),
         ({"k": 8, "dtype": "fp16", "arch": "A100", "kernel": f"{MULTISTAGE},split=2"}, ValueError, "K has 1 steps"),
@@ -119,6 +126,24 @@ def test_the_command_prints_the_source(capsys: pytest.CaptureFixture[str]) -> No
     assert "DefaultGemmUniversal" in capsys.readouterr().out
     assert main(["plan", "512", "512", "512", "--arch", "H200", "--source"]) != 0
     assert "is not CUDA C++" in capsys.readouterr().err
+
+
+def test_a_bundle_with_its_kernels_is_read_again(tmp_path: Path) -> None:
+    chosen = plan(512, 512, 512, dtype="fp16", arch="T4")
+    spec = Spec(chosen.family, chosen.config, chosen.problem.signature, "sm_75")
+    bundle.write(tmp_path / "bundle", [bundle.BuiltKernel(spec, ".so", b"code", ("512x512x512",))])
+    found = bundle.read(tmp_path / "bundle").find(spec)
+    assert found is not None and found.symbol == spec.symbol
+
+
+def test_where_nothing_compiles_what_a_table_prefers_the_others_serve() -> None:
+    signature = {"dtype": "fp32", "precision": "tf32", "arch": "H200"}
+    pin = "cutlass_cpp:tile=128x256x64,cluster=2x1,schedule=cooperative,swizzle=8,raster=n"
+    problem = plan(512, 512, 512, **signature).problem
+    with mock.patch.object(tables, "times", lambda problem, device: {pin: 1.0, "sm80_multistage:bits=32": 2.0}):
+        made = plan_problem(problem, device.lookup("H200"))
+        assert (made.kernel, made.measured) == (pin, 1)
+        assert plan_problem(problem, device.lookup("H200"), without=("cutlass_cpp",)).family == "sm80_multistage"
 
 
 def test_without_nvcc_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
