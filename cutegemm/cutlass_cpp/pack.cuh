@@ -6,51 +6,49 @@ struct Packing {
     const Element* source;
     Element* target;
     long long row_stride, k_stride;  // of the source, in elements
-    long long pitch;                 // of the target's rows, a multiple of 4 that has room for all of K
+    long long pitch;                 // of the target's rows
     int rows, k;
 };
 
-constexpr int PACK_TILE = 64;  // rows, and elements of K, of a block of 256 threads
+constexpr int PACK_TILE = 64;                       // rows, and elements of K, of a block
+constexpr int PACK_LINES = 256 / PACK_TILE;         // that its threads load or store side by side
+constexpr int PACK_TURNS = PACK_TILE / PACK_LINES;
 
-INLINE Element packed(Element x) {
-    if constexpr (sizeof(Element) == 4) {
-        unsigned bits;
-        asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
-        return __uint_as_float(bits);
-    } else {
-        return x;
-    }
+INLINE fp32 packed(fp32 x) {
+    unsigned bits;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+    return __uint_as_float(bits);
 }
-
-struct alignas(4 * sizeof(Element)) Four {
-    Element values[4];
-};
+template <typename T>
+INLINE T packed(T x) {
+    return x;
+}
 
 extern "C" __global__ void __launch_bounds__(256) CUTEGEMM_NAME(_pack)(const Packing given) {
     __shared__ Element tile[PACK_TILE][PACK_TILE + 1];
     const int across = (given.k + PACK_TILE - 1) / PACK_TILE;
     const int first_row = blockIdx.x / across * PACK_TILE, first_k = blockIdx.x % across * PACK_TILE;
-    const bool turned = given.row_stride == 1 && given.k_stride != 1;  // neighbours are rows: they are read side by side
-    if (turned) {
-        const int row = first_row + threadIdx.x % PACK_TILE;
+    const int lane = threadIdx.x % PACK_TILE, line = threadIdx.x / PACK_TILE;
+    // Neighbouring threads load neighbours: of a row, or where rows are neighbours, of a column, which is turned here.
+    const bool turned = given.row_stride == 1 && given.k_stride != 1;
+
+    Element values[PACK_TURNS];  // all loads are under way before the first store
 #pragma unroll
-        for (int i = threadIdx.x / PACK_TILE; i < PACK_TILE; i += 256 / PACK_TILE)
-            if (row < given.rows && first_k + i < given.k)
-                tile[i][threadIdx.x % PACK_TILE] = given.source[row + (first_k + i) * given.k_stride];
-        __syncthreads();
+    for (int i = 0; i < PACK_TURNS; ++i) {
+        const int other = line + i * PACK_LINES;
+        const int row = first_row + (turned ? lane : other), k = first_k + (turned ? other : lane);
+        if (row < given.rows && k < given.k) values[i] = given.source[row * given.row_stride + k * given.k_stride];
     }
-    const int place = threadIdx.x % 16 * 4, k = first_k + place;
-    if (k >= given.k) return;
+    if (turned) {
 #pragma unroll
-    for (int i = threadIdx.x / 16; i < PACK_TILE; i += 16) {
-        const int row = first_row + i;
-        if (row >= given.rows) continue;
-        Four four = {};
+        for (int i = 0; i < PACK_TURNS; ++i) tile[line + i * PACK_LINES][lane] = values[i];
+        __syncthreads();
 #pragma unroll
-        for (int j = 0; j < 4; ++j)
-            if (k + j < given.k)
-                four.values[j] =
-                    packed(turned ? tile[place + j][i] : given.source[row * given.row_stride + (k + j) * given.k_stride]);
-        *reinterpret_cast<Four*>(given.target + row * given.pitch + k) = four;
+        for (int i = 0; i < PACK_TURNS; ++i) values[i] = tile[lane][line + i * PACK_LINES];
+    }
+#pragma unroll
+    for (int i = 0; i < PACK_TURNS; ++i) {
+        const int row = first_row + line + i * PACK_LINES, k = first_k + lane;
+        if (row < given.rows && k < given.k) given.target[row * given.pitch + k] = packed(values[i]);
     }
 }

@@ -7,12 +7,14 @@ the one launched on, so that its reuse is ordered behind it. A batch is one laun
 from __future__ import annotations
 
 import ctypes
+from functools import cache, cached_property
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from cutegemm.cutlass_cpp import emit
 from cutegemm.cutlass_cpp.build import IMAGE
-from cutegemm.cutlass_cpp.config import Raster
+from cutegemm.cutlass_cpp.config import CutlassConfig, Raster
 from cutegemm.device import bound_device
 from cutegemm.dtypes import lookup
 from cutegemm.errors import CuteGemmError
@@ -81,20 +83,40 @@ class _Struct:
         return self._type(*(1 if i is None else values[i] for i in self._places))
 
 
+class _Image:
+    """The device's part of a kernel, in the driver's hands. A library's kernel is nobody's context's: the driver loads it
+    into each that launches it."""
+
+    def __init__(self, image: bytes, symbol: str, config: CutlassConfig) -> None:
+        from cuda.core import ObjectCode
+
+        self._code = (ObjectCode.from_cubin if image.startswith(b"\x7fELF") else ObjectCode.from_ptx)(image)
+        self.kernel = self._code.get_kernel(symbol)
+        self.function = int(self.kernel.handle)
+        self.packer = self._handle(f"{symbol}_pack") if config.pack != "no" else None
+        self.sum = self._handle(f"{symbol}_sum") if config.reduction == "parallel" else None
+
+    def _handle(self, name: str) -> int:
+        return int(self._code.get_kernel(name).handle)
+
+
+@cache
+def driver() -> ModuleType:
+    """The driver's functions."""
+    from cuda.bindings import driver
+
+    module: ModuleType = driver
+    return module
+
+
 class CutlassKernel:
     """A loaded kernel. Called with the values of `abi.arguments(spec.signature)` and a stream's handle, it launches on
     that stream, in the current context; any device that its image is for will do.
     """
 
     def __init__(self, spec: Spec, path: Path, symbol: str) -> None:
-        from cuda.bindings import driver
-        from cuda.core import ObjectCode
-
-        self._driver = driver
         self._config = emit.config_of(spec)
         self._library = library = ctypes.CDLL(str(path.absolute()))
-        start, end = (ctypes.addressof(ctypes.c_char.in_dll(library, name)) for name in IMAGE)
-        image = ctypes.string_at(start, end - start)
         self._facts = _Facts.in_dll(library, f"{symbol}_facts")
         self._prepare = getattr(library, f"{symbol}_prepare")
         self._workspace = getattr(library, f"{symbol}_workspace")
@@ -122,15 +144,7 @@ class CutlassKernel:
         self._itemsize = lookup(signature.a.dtype).itemsize
         self._call = _Struct(emit.call_fields(spec.signature), places)
         self._parts = _Struct((*_PARTS, *cuda_epilogue.epilogue_arguments(spec.signature)), places)
-
-        # A kernel of a library is nobody's context's: the driver loads it into each that launches it.
-        self._code = (ObjectCode.from_cubin if image.startswith(b"\x7fELF") else ObjectCode.from_ptx)(image)
-        self._kernel = self._code.get_kernel(symbol)
-        self._function = int(self._kernel.handle)
-        parallel = self._config.reduction == "parallel"
-        packs = self._config.pack != "no"
-        self._packer = int(self._code.get_kernel(f"{symbol}_pack").handle) if packs else None
-        self._sum = int(self._code.get_kernel(f"{symbol}_sum").handle) if parallel else None
+        self._symbol = symbol
         self._prepared: dict[int, int] = {}
         self._needs: dict[tuple[int, ...], int] = {}
 
@@ -179,7 +193,7 @@ class CutlassKernel:
 
     def _pack(self, values: list[Any], address: int, stream: int) -> None:
         """Copy the operands that `pack` names to `address` and on, and have `values` speak of the copies."""
-        k = values[self._sizes[2]]
+        k, image = values[self._sizes[2]], self._image
         for place, operand in enumerate(self._operands):
             if not operand.packed:
                 continue
@@ -187,8 +201,8 @@ class CutlassKernel:
             across, along = (1 if x is None else values[x] for x in (operand.across, operand.along))
             packing = _Packing(values[tensor.address], address, across, along, pitch, rows, k)
             blocks = -(-rows // _PACK_TILE) * -(-k // _PACK_TILE)
-            assert self._packer is not None
-            self._start(self._packer, (blocks, 1, 1), _SUM_THREADS, 0, ctypes.addressof(packing), stream)
+            assert image.packer is not None
+            self._start(image.packer, (blocks, 1, 1), _SUM_THREADS, 0, ctypes.addressof(packing), stream)
             values[tensor.address] = address
             address += _aligned(self._packed_bytes(values, operand))
 
@@ -207,6 +221,12 @@ class CutlassKernel:
                 values[stride] = 0
         return zeros
 
+    @cached_property
+    def _image(self) -> _Image:
+        """The device's part, loaded by the first launch: a kernel is built, and kept, where there is no driver."""
+        start, end = (ctypes.addressof(ctypes.c_char.in_dll(self._library, name)) for name in IMAGE)
+        return _Image(ctypes.string_at(start, end - start), self._symbol, self._config)
+
     def _moved(self, values: list[Any], i: int, j: int) -> list[Any]:
         """The values of a call for its batch's entry (i, j)."""
         moved = list(values)
@@ -216,7 +236,7 @@ class CutlassKernel:
         return moved
 
     def _launch(self, values: list[Any], stream: int) -> None:
-        facts = self._facts
+        facts, image = self._facts, self._image
         call = self._call(values)
         memory = ctypes.create_string_buffer(facts.parameter_bytes + facts.parameter_align)
         address = -(-ctypes.addressof(memory) // facts.parameter_align) * facts.parameter_align
@@ -224,14 +244,14 @@ class CutlassKernel:
         status = self._prepare(ctypes.byref(call), ctypes.c_void_p(address), grid)
         if status != 0:
             raise CuteGemmError(f"{self._config}: CUTLASS refused the call with status {status}")
-        self._start(self._function, tuple(grid), facts.threads, facts.shared_bytes, address, stream)
-        if self._sum is not None:
+        self._start(image.function, tuple(grid), facts.threads, facts.shared_bytes, address, stream)
+        if image.sum is not None:
             m, n, _, sm_count = (values[i] for i in self._sizes)
             values[-2] = grid[2]  # parts that have a share of K
             parts = self._parts(values)
             columns = -(-n // 4)
             blocks = min(-(-m * columns // _SUM_THREADS), 16 * sm_count)
-            self._start(self._sum, (blocks, 1, 1), _SUM_THREADS, 0, ctypes.addressof(parts), stream)
+            self._start(image.sum, (blocks, 1, 1), _SUM_THREADS, 0, ctypes.addressof(parts), stream)
 
     def _start(
         self, function: int, grid: tuple[int, ...], threads: int, shared: int, parameter: int, stream: int
@@ -239,21 +259,21 @@ class CutlassKernel:
         parameters = (ctypes.c_void_p * 1)(parameter)
         block = (threads, 1, 1)
         address = ctypes.addressof(parameters)
-        (error,) = self._driver.cuLaunchKernel(function, *grid, *block, shared, stream, address, 0)
+        (error,) = driver().cuLaunchKernel(function, *grid, *block, shared, stream, address, 0)
         self._check(error, f"launching {self._config}")
 
     def _blocks_per_sm(self) -> int:
         """How many blocks an SM of the current device holds. More than 48 KB of shared memory takes an attribute, set
         once on each device."""
-        device, driver = bound_device(), self._driver
+        device = bound_device()
         found = self._prepared.get(device)
         if found is None:
-            attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            (error,) = driver.cuKernelSetAttribute(attribute, self._facts.shared_bytes, self._function, device)
-            self._check(error, f"allowing {self._facts.shared_bytes} bytes of shared memory")
-            occupancy = self._kernel.occupancy
-            found = occupancy.max_active_blocks_per_multiprocessor(self._facts.threads, self._facts.shared_bytes)
-            self._prepared[device] = found = max(1, int(found))
+            image, threads, shared = self._image, self._facts.threads, self._facts.shared_bytes
+            attribute = driver().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            (error,) = driver().cuKernelSetAttribute(attribute, shared, image.function, device)
+            self._check(error, f"allowing {shared} bytes of shared memory")
+            blocks = image.kernel.occupancy.max_active_blocks_per_multiprocessor(threads, shared)
+            self._prepared[device] = found = max(1, int(blocks))
         return found
 
     def _workspace_bytes(self, values: list[Any]) -> int:
