@@ -185,7 +185,7 @@ def test_operands_and_outputs_of_an_epilogue() -> None:
         ({"dtype": "fp64"}, DTypeError, "sm80_multistage serves fp16, bf16"),
         ({"out_dtype": "int8"}, DTypeError, "output 'out' is int8"),
         ({"epilogue": "gelu"}, ArgumentError, "epilogue='gelu': expected one of cutegemm.epilogues"),
-        ({"arch": "sm_75"}, DTypeError, "a is bf16: tensor cores of sm_75 take fp16"),
+        ({"arch": "sm_75"}, DTypeError, "a is bf16: sm_75 multiplies fp16"),
         ({"arch": "sm_42"}, UnsupportedArchitectureError, "unknown architecture 'sm_42'"),
         ({"arch": "Voodoo2"}, ArgumentError, "unknown GPU 'Voodoo2'"),
         ({"m": 2**31 - 1}, ShapeError, "m=2147483647: rounded up to tiles"),
