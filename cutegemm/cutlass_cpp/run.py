@@ -84,8 +84,8 @@ class _Struct:
 
 
 class _Image:
-    """The device's part of a kernel, in the driver's hands. A library's kernel is nobody's context's: the driver loads it
-    into each that launches it."""
+    """The device's part of a kernel, in the driver's hands. It is no context's: the driver loads it into each that
+    launches it."""
 
     def __init__(self, image: bytes, symbol: str, config: CutlassConfig) -> None:
         from cuda.core import ObjectCode
