@@ -17,9 +17,9 @@ from benchmarks.results import Results, Row, find
 README = Path(__file__).parent.parent / "README.md"
 BEGIN = "<!-- measured: begin (written by `python -m benchmarks.report`) -->"
 END = "<!-- measured: end -->"
-LONG = 12  # a table of more problems is folded away under its summary
+LONG = 12  # a table of more lines is folded away under its summary
 #: Suites whose figures have a page of their own.
-ELSEWHERE = {"precision": "docs/precision.md"}
+ELSEWHERE = {"fp32": "docs/precision.md", "precision": "docs/precision.md"}
 PROBLEM = ("M×N×K", "type", "epilogue")
 
 #: Rows by problem, then by contender.
@@ -61,7 +61,7 @@ def _tables(rows: tuple[Row, ...]) -> str:
     problems = by_problem(rows)
     modes = any("@" in contender for contender in contenders)
     each = _by_mode(problems) if modes else _each(problems, contenders)
-    if len(problems) <= LONG:
+    if (len(rows) if modes else len(problems)) <= LONG:
         return each
     folded = f"<details><summary>{len(problems)} problems</summary>\n\n{each}\n\n</details>"
     if modes:  # contenders of unlike precision are not each other's measure
