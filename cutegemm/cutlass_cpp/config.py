@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from cutegemm.dtypes import lookup
-from cutegemm.kernels.config import spelled
+from cutegemm.kernels.config import Pad, spelled
 
 _USUAL_ALIGN = 16
 #: What a configuration's text leaves out.
@@ -25,7 +25,6 @@ _UNSAID = {
 #: Into how many parts K is split, or that blocks get equal shares of all steps.
 Split = int | Literal["stream"]
 Schedule = Literal["twostage", "multistage", "cooperative", "pingpong"]
-Pack = Literal["no", "a", "b", "ab"]
 Raster = Literal["auto", "m", "n"]
 Reduction = Literal["turnstile", "parallel"]
 
@@ -60,7 +59,7 @@ class CutlassConfig:
     split: int = 1
     reduction: Reduction = "turnstile"
     stream: bool = False
-    pack: Pack = "no"
+    pack: Pad = "no"
     align: int = _USUAL_ALIGN
 
     @property
@@ -170,7 +169,7 @@ def _configs() -> Iterator[CutlassConfig]:
     )
     for m, n, swizzle, cluster, schedule in hopper:
         config = CutlassConfig(schedule, m, n, 128, 0, cluster_m=cluster, swizzle=swizzle, raster="n")
-        for pack in get_args(Pack):
+        for pack in get_args(Pad):
             yield replace(config, pack=pack)
 
 

@@ -39,7 +39,7 @@ from cutegemm.kernels import abi, surroundings, workspace
 from cutegemm.kernels.config import PLACE_BYTES
 from cutegemm.kernels.epilogue import Place
 from cutegemm.kernels.float_loader import FloatLoader, Floats, FloatTile
-from cutegemm.kernels.scheduler import tile_at
+from cutegemm.kernels.scheduler import part_of_k, tile_of_block
 from cutegemm.kernels.simt_f32_config import FLOAT_BYTES, LANES_M, LANES_N, VECTOR, SimtConfig, vector_floats
 from cutegemm.kernels.target import since_blackwell
 from cutegemm.kernels.warp_epilogue import WarpEpilogue
@@ -83,7 +83,7 @@ class SimtGemm:
         cfg = self.config
         tid, _, _ = cute.arch.thread_idx()
         warp = cute.arch.make_warp_uniform(tid // 32)
-        tile_row, tile_column, l0, l1, part = self._tile(v)
+        tile_row, tile_column, l0, l1, part = tile_of_block(v, self.config)
         smem = SmemAllocator().allocate(cfg.smem_bytes, byte_alignment=128)
         # The main loop has no registers left for these until the epilogue.
         place = cute.make_tensor(
@@ -95,7 +95,7 @@ class SimtGemm:
         shared_a, shared_b = FloatTile(cfg.tile_m, cfg.tile_k), FloatTile(cfg.tile_n, cfg.tile_k)
         smem_a = smem.toint()
         smem_b = smem_a + shared_a.stage_bytes
-        k0, depth = self._part(v, part)
+        k0, depth = part_of_k(v, self.config, part)
         floats_a = self._prepare("a", shared_a, tid, v, v["m"], tile_row * cfg.tile_m, l0, l1, k0, smem_a)
         floats_b = self._prepare("b", shared_b, tid, v, v["n"], tile_column * cfg.tile_n, l0, l1, k0, smem_b)
 
@@ -107,24 +107,6 @@ class SimtGemm:
             Int64(cfg.tile_k) * floats_a.step_k, Int64(cfg.tile_k) * floats_b.step_k,
         )  # fmt: skip
         self._finish(v, accumulators, place, first_m, first_n)
-
-    def _tile(self, v: dict[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
-        """(tile row, tile column, l0, l1, part of K) of this CTA."""
-        rows, columns = cute.ceil_div(v["m"], self.config.tile_m), cute.ceil_div(v["n"], self.config.tile_n)
-        block, _, _ = cute.arch.block_idx()
-        batch, row, column = tile_at(block, rows, columns, self.config.raster)
-        if self.config.split == 1:
-            return row, column, batch % v["l0"], batch // v["l0"], 0
-        outer = batch // v["l0"]
-        return row, column, batch % v["l0"], outer % v["l1"], outer // v["l1"]
-
-    def _part(self, v: dict[str, Any], part: Any) -> tuple[Any, Any]:
-        """Where a part of K begins, and how long it is: whole k-tiles, the last parts shorter or empty."""
-        if self.config.split == 1:
-            return 0, v["k"]
-        depth = cute.ceil_div(cute.ceil_div(v["k"], self.config.tile_k), self.config.split) * self.config.tile_k
-        first = cutlass.min(part * depth, v["k"])
-        return first, cutlass.min(depth, v["k"] - first)
 
     def _prepare(self, name: str, shared: FloatTile, tid: Any, v: dict[str, Any], extent: Any, origin: Any, l0: Any,
                  l1: Any, k0: Any, smem: Any) -> Floats:  # fmt: skip

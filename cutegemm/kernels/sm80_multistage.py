@@ -39,7 +39,7 @@ from cutlass.memory import SmemAllocator
 
 from cutegemm.kernels import abi, surroundings, workspace
 from cutegemm.kernels.config import K_BLOCK_BYTES, PLACE_BYTES, Config, plain_loads, vector_elements
-from cutegemm.kernels.scheduler import tile_at
+from cutegemm.kernels.scheduler import part_of_k, tile_of_block
 from cutegemm.kernels.tile_loader import SharedTile, TileLoader
 from cutegemm.kernels.warp_epilogue import WarpEpilogue
 from cutegemm.kernels.warp_operand import WarpOperand, block_of, tiled_mma
@@ -83,7 +83,7 @@ class MultistageGemm:
         tid, _, _ = cute.arch.thread_idx()
         warp = cute.arch.make_warp_uniform(tid // 32)
         lane = tid % 32
-        tile_row, tile_column, l0, l1, part = self._tile(v)
+        tile_row, tile_column, l0, l1, part = tile_of_block(v, self.config)
 
         shared_a = self._shared(self._inner.a, cfg.tile_m)
         shared_b = self._shared(self._inner.b, cfg.tile_n)
@@ -97,7 +97,7 @@ class MultistageGemm:
             place[0], place[1], place[2], place[3] = tile_row, tile_column, l0, l1 + part * v["l1"]
         smem_a, smem_b = smem, smem + cfg.stages * shared_a.stage_bytes
 
-        k0, depth = self._part(v, part)
+        k0, depth = part_of_k(v, self.config, part)
         chunks_a = self._prepare("a", shared_a, tid, v, v["m"], tile_row * cfg.tile_m, l0, l1, k0, smem_a)
         chunks_b = self._prepare("b", shared_b, tid, v, v["n"], tile_column * cfg.tile_n, l0, l1, k0, smem_b)
         step_a = Int64(cfg.tile_k * cfg.itemsize) * v.get("stride.a.k", 1)
@@ -115,24 +115,6 @@ class MultistageGemm:
             accumulators, lane,
             tile_row * cfg.tile_m + warp_row * warp_m, l0, l1, tile_column * cfg.tile_n + warp_column * warp_n,
         )  # fmt: skip
-
-    def _tile(self, v: dict[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
-        """(tile row, tile column, l0, l1, part of K) of this CTA."""
-        rows, columns = cute.ceil_div(v["m"], self.config.tile_m), cute.ceil_div(v["n"], self.config.tile_n)
-        block, _, _ = cute.arch.block_idx()
-        batch, row, column = tile_at(block, rows, columns, self.config.raster)
-        if self.config.split == 1:
-            return row, column, batch % v["l0"], batch // v["l0"], 0
-        outer = batch // v["l0"]
-        return row, column, batch % v["l0"], outer % v["l1"], outer // v["l1"]
-
-    def _part(self, v: dict[str, Any], part: Any) -> tuple[Any, Any]:
-        """Where a part of K begins, and how long it is: whole k-tiles, the last parts shorter or empty."""
-        if self.config.split == 1:
-            return 0, v["k"]
-        depth = cute.ceil_div(cute.ceil_div(v["k"], self.config.tile_k), self.config.split) * self.config.tile_k
-        first = cutlass.min(part * depth, v["k"])
-        return first, cutlass.min(depth, v["k"] - first)
 
     def _prepare(self, name: str, shared: SharedTile, tid: Any, v: dict[str, Any], extent: Any, origin: Any, l0: Any,
                  l1: Any, k0: Any, smem: Any) -> Any:  # fmt: skip

@@ -7,7 +7,7 @@ of measurements says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
 from math import ceil
 
 from cutegemm.cutlass_cpp import emit
@@ -15,7 +15,8 @@ from cutegemm.cutlass_cpp.config import CutlassConfig
 from cutegemm.device import DeviceSpec
 from cutegemm.dtypes import lookup
 from cutegemm.errors import ArgumentError, DTypeError, ShapeError
-from cutegemm.planner.legality import INT32_MAX, Refusal, extent_refusal
+from cutegemm.kernels import workspace
+from cutegemm.planner.legality import INT32_MAX, Refusal, extent_refusal, matrices, tensor_dtypes
 from cutegemm.planner.model import LAUNCH_US, Estimate, epilogue_costs
 from cutegemm.problem import MAX_ALIGN, Problem
 
@@ -41,7 +42,7 @@ def refuse(problem: Problem, config: CutlassConfig, device: DeviceSpec) -> Refus
         reason = f"{config.schedule} is for {'sm_75' if config.since == 75 else 'sm_80 and newer'}"
         return Refusal("architecture", f"{reason}, and {device.name} is {device.arch}")
     if capability < 80:
-        for name, found in _dtypes(problem):
+        for name, found in tensor_dtypes(problem):
             if found == "bf16" or (found == "fp32" and name in "ab"):
                 reason = f"{name} is {found}: {device.arch} multiplies fp16, and has no conversion to bf16"
                 return Refusal("operand dtype", reason, DTypeError)
@@ -56,17 +57,8 @@ def refuse(problem: Problem, config: CutlassConfig, device: DeviceSpec) -> Refus
     )
 
 
-def _dtypes(problem: Problem) -> Iterator[tuple[str, str]]:
-    signature = problem.signature
-    yield "a", signature.a.dtype
-    if signature.c is not None:
-        yield "c", signature.c.dtype
-    yield from (("out", access.dtype) for access in signature.outputs)
-    yield from ((f"epilogue operand {i}", access.dtype) for i, access in enumerate(signature.operands))
-
-
 def _layout_refusal(problem: Problem, config: CutlassConfig) -> Refusal | None:
-    signature, graph = problem.signature, problem.signature.epilogue
+    signature = problem.signature
     for name, operand in (("a", signature.a), ("b", signature.b)):
         if operand.major == "strided" and name not in config.pack:
             reason = f"{name} has no contiguous dimension: CUTLASS takes row- or column-major"
@@ -75,14 +67,7 @@ def _layout_refusal(problem: Problem, config: CutlassConfig) -> Refusal | None:
         names = {"no": "neither operand", "ab": "both operands"}.get(needed, f"{needed} alone")
         reason = f"pack={config.pack}: TMA and wgmma take {names} only from a copy contiguous along K and aligned"
         return Refusal("layout", reason, ArgumentError)
-    tiles = [("c", signature.c, problem.n)] if signature.c is not None else []
-    for output, access in zip(graph.outputs, signature.outputs, strict=True):
-        tiles.append((f"output {output.name!r}", access, problem.n // 2 if output.paired else problem.n))
-    for operand_spec, access in zip(graph.operands, signature.operands, strict=True):
-        if operand_spec.kind == "tile":
-            columns = problem.n // 2 if operand_spec.paired else problem.n
-            tiles.append((f"operand {operand_spec.name!r}", access, columns))
-    for name, access, columns in tiles:
+    for name, access, _, columns in itertools.islice(matrices(problem), 2, None):
         if access.major != "n" and columns > 1:
             reason = f"{name} is not contiguous along N: its rows are stored and read as vectors"
             return Refusal("layout", reason, ArgumentError)
@@ -101,11 +86,11 @@ def _to_pack(problem: Problem) -> str:
 
 
 def _alignment_refusal(problem: Problem, config: CutlassConfig) -> Refusal | None:
+    if config.hopper:
+        return None  # what is not aligned is copied
     signature = problem.signature
     sizes = {"m": problem.m, "n": problem.n, "k": problem.k}
     for name, access in (("a", signature.a), ("b", signature.b)):
-        if config.hopper:
-            continue  # what is not aligned is copied
         elements = emit.alignment(access, config)
         if elements * lookup(access.dtype).itemsize < config.align:
             reason = (
@@ -119,9 +104,8 @@ def _alignment_refusal(problem: Problem, config: CutlassConfig) -> Refusal | Non
                 f"{access.major}={size} is not a multiple of the {elements} elements that {config} copies of {name}"
             )
             return Refusal("alignment", reason, ArgumentError)
-    form = emit.form_of(signature, config)
     per = MAX_ALIGN // lookup(signature.outputs[0].dtype).itemsize
-    if not config.hopper and not form.visited and problem.n % per:
+    if not emit.form_of(signature, config).visited and problem.n % per:
         reason = f"n={problem.n} is not a multiple of the {per} elements that {config} stores at once"
         return Refusal("alignment", reason, ArgumentError)
     return None
@@ -149,13 +133,17 @@ def workspace_bytes(problem: Problem, config: CutlassConfig, device: DeviceSpec)
     """Bytes beside the tensors: copies of operands, and the sums of parts, which for stream-K are those of as many
     blocks as the GPU holds. Counters, and what CUTLASS rounds up to, come on top."""
     item = lookup(problem.signature.a.dtype).itemsize
-    rows = {"a": problem.m, "b": problem.n}
-    packed = sum(rows[name] for name in config.pack if name in rows) * ceil(problem.k * item / MAX_ALIGN) * MAX_ALIGN
+    packed = _packed_rows(problem, config) * ceil(problem.k * item / MAX_ALIGN) * MAX_ALIGN
     if config.reduction == "parallel":
         return packed + 4 * config.split * problem.m * ceil(problem.n / 4) * 4
     tiles = ceil(problem.m / config.tile_m) * ceil(problem.n / config.tile_n)
     shared = device.sm_count if config.stream else tiles * config.split if config.split > 1 else 0
     return packed + 4 * shared * config.tile_m * config.tile_n
+
+
+def _packed_rows(problem: Problem, config: CutlassConfig) -> int:
+    """Rows of K in the copies that `config` makes first."""
+    return sum(problem.m if name == "a" else problem.n for name in workspace.operands(config.pack))
 
 
 class CutlassModel:
@@ -195,8 +183,7 @@ class CutlassModel:
         exchanged, _ = epilogue_costs(problem, device, device.sm_count * device.clock_hz)
         moved = (problem.m + problem.n) * problem.k * item + exchanged / problem.batch
         moved += 8.0 * config.split * problem.m * problem.n if config.split > 1 else 0.0
-        copied = {"a": problem.m, "b": problem.n}
-        packed = sum(copied[name] for name in config.pack if name in copied) * problem.k * item
+        packed = _packed_rows(problem, config) * problem.k * item
         terms = {
             "copies": 2e6 * packed / (_COPY_RATE * device.hbm_bytes_per_s),
             "products": 1e6 * flops / rate,

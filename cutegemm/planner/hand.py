@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 from cutegemm.device import DeviceSpec
 from cutegemm.dtypes import lookup
 from cutegemm.errors import ArgumentError, DTypeError, ShapeError
 from cutegemm.hand_kernels.levels import LEVELS, Level
-from cutegemm.planner.legality import INT32_MAX, Refusal, extent_refusal
+from cutegemm.planner.legality import INT32_MAX, Refusal, extent_refusal, matrices, tensor_dtypes
 from cutegemm.planner.model import LAUNCH_US, Estimate
-from cutegemm.problem import MAX_ALIGN, Access, Problem
+from cutegemm.problem import MAX_ALIGN, Problem
 
 #: Levels are CUDA C++, which NVRTC compiles for any of these; each level says where it starts.
 ARCHITECTURES = (
@@ -41,20 +40,20 @@ def refuse(problem: Problem, level: Level, device: DeviceSpec) -> Refusal | None
     if signature.a.dtype not in level.dtypes:
         served = ", ".join(level.dtypes)
         return Refusal("operand dtype", f"a and b are {signature.a.dtype}: {level} serves {served}", DTypeError)
-    for name, dtype in _dtypes(problem):
+    for name, dtype in (*tensor_dtypes(problem), ("alpha", signature.alpha), ("beta", signature.beta)):
         if dtype == "bf16" and capability < _BF16_SINCE:
             reason = f"{name} is bf16, which {device.arch} has no conversion to: expected fp16 or fp32"
             return Refusal("operand dtype", reason, DTypeError)
     if problem.batch != 1:
         return Refusal("batch", f"batch={problem.batch}: {level} takes matrices without a batch", ShapeError)
-    for name, access, fast, size in _matrices(problem):
+    for name, access, fast, size in matrices(problem):
         if access.major != fast and size > 1:
             along = access.major.upper()
             how = "has no contiguous dimension" if access.major == "strided" else f"is contiguous along {along}"
             reason = f"{name} {how}: {level} takes row-major matrices, with any leading dimension"
             return Refusal("layout", reason, ArgumentError)
     if level.boxes is not None and problem.k > 0:
-        for name, access, fast, _ in itertools.islice(_matrices(problem), 2):
+        for name, access, fast, _ in itertools.islice(matrices(problem), 2):
             aligned = access.align if access.major == fast else lookup(access.dtype).itemsize
             if aligned < MAX_ALIGN:
                 reason = f"{name}'s address and rows are aligned to {aligned} bytes: {level}'s TMA needs {MAX_ALIGN}"
@@ -70,30 +69,6 @@ def refuse(problem: Problem, level: Level, device: DeviceSpec) -> Refusal | None
         blocks = level.blocks(problem.m, problem.n)
         return Refusal("size", f"{level} would take {blocks} blocks: a grid has at most {INT32_MAX}", ShapeError)
     return extent_refusal(problem, level.tile_m, level.tile_n, max(_UNROLLED, level.depth(signature.a.dtype)))
-
-
-def _dtypes(problem: Problem) -> Iterator[tuple[str, str]]:
-    signature = problem.signature
-    yield "a", signature.a.dtype
-    if signature.c is not None:
-        yield "c", signature.c.dtype
-    yield from (("out", access.dtype) for access in signature.outputs)
-    yield from ((f"epilogue operand {i}", access.dtype) for i, access in enumerate(signature.operands))
-    yield from (("alpha", signature.alpha), ("beta", signature.beta))
-
-
-def _matrices(problem: Problem) -> Iterator[tuple[str, Access, str, int]]:
-    """Every matrix: its name, its access, the dimension that has to be contiguous and how long that is."""
-    signature, graph = problem.signature, problem.signature.epilogue
-    yield "a", signature.a, "k", problem.k
-    yield "b", signature.b, "n", problem.n
-    if signature.c is not None:
-        yield "c", signature.c, "n", problem.n
-    for output, access in zip(graph.outputs, signature.outputs, strict=True):
-        yield f"output {output.name!r}", access, "n", problem.n // 2 if output.paired else problem.n
-    for operand, access in zip(graph.operands, signature.operands, strict=True):
-        if operand.kind == "tile":
-            yield f"operand {operand.name!r}", access, "n", problem.n // 2 if operand.paired else problem.n
 
 
 class LevelModel:

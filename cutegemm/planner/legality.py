@@ -13,7 +13,8 @@ from cutegemm.device import DeviceSpec
 from cutegemm.errors import ArgumentError, CuteGemmError, DTypeError, ShapeError, UnsupportedArchitectureError
 from cutegemm.kernels import pieces, workspace
 from cutegemm.kernels.config import Pad
-from cutegemm.problem import Problem
+from cutegemm.problem import Access, Problem
+from cutegemm.roofline import MAX_REGISTERS, occupancy
 
 if TYPE_CHECKING:
     from cutegemm.planner.families import Family
@@ -90,6 +91,48 @@ def extent_refusal(problem: Problem, rows: int, columns: int, depth: int) -> Ref
     for name, size, unit in (("m", problem.m, rows), ("n", problem.n, columns), ("k", problem.k, depth)):
         if ceil(size / unit) * unit > INT32_MAX:
             return Refusal("size", f"{name}={size}: rounded up to tiles it must be at most {INT32_MAX}", ShapeError)
+    return None
+
+
+def matrices(problem: Problem) -> Iterator[tuple[str, Access, str, int]]:
+    """Every matrix, A and B first: its name, its access, the dimension that is contiguous in a row-major one, and how
+    long that is."""
+    signature, graph = problem.signature, problem.signature.epilogue
+    yield "a", signature.a, "k", problem.k
+    yield "b", signature.b, "n", problem.n
+    if signature.c is not None:
+        yield "c", signature.c, "n", problem.n
+    for output, access in zip(graph.outputs, signature.outputs, strict=True):
+        yield f"output {output.name!r}", access, "n", problem.n // 2 if output.paired else problem.n
+    for operand, access in zip(graph.operands, signature.operands, strict=True):
+        if operand.kind == "tile":
+            yield f"operand {operand.name!r}", access, "n", problem.n // 2 if operand.paired else problem.n
+
+
+def tensor_dtypes(problem: Problem) -> Iterator[tuple[str, str]]:
+    """The dtypes of a call's tensors, with names: B has that of A."""
+    signature = problem.signature
+    yield "a", signature.a.dtype
+    if signature.c is not None:
+        yield "c", signature.c.dtype
+    yield from (("out", access.dtype) for access in signature.outputs)
+    yield from ((f"epilogue operand {i}", access.dtype) for i, access in enumerate(signature.operands))
+
+
+def resource_refusal(config: Any, device: DeviceSpec, registers: int, purpose: str = "") -> Refusal | None:
+    """A rule for families to use: a block's shared memory and its threads' `registers`, about so many, fit the GPU.
+    `purpose` says what a thread needs them for."""
+    # Shared memory above the opt-in limit fails at launch.
+    if config.smem_bytes > device.smem_per_block:
+        have = f"a block on {device.name} has {device.smem_per_block}"
+        return Refusal("shared memory", f"{config.smem_bytes} bytes of shared memory: {have}")
+    # More registers than a thread can have spill to local memory in the main loop.
+    if registers > MAX_REGISTERS:
+        return Refusal("registers", f"about {registers} registers a thread{purpose}: a thread has {MAX_REGISTERS}")
+    # A block launches only if its threads' registers fit an SM together.
+    if not occupancy(device, threads=config.threads, registers=registers).blocks:
+        together = f"about {registers} registers for each of {config.threads} threads"
+        return Refusal("registers", f"{together}: an SM of {device.name} has {device.registers_per_sm}")
     return None
 
 

@@ -13,11 +13,11 @@ from typing import ClassVar
 
 from cutegemm.device import DeviceSpec
 from cutegemm.kernels.simt_f32_config import VECTOR, SimtConfig, vector_floats
-from cutegemm.planner.legality import Refusal, extent_refusal
+from cutegemm.planner.legality import Refusal, extent_refusal, resource_refusal
 from cutegemm.planner.model import DRAM_LATENCY, SMEM_BYTES_PER_CLK, overlap
 from cutegemm.planner.sm80_multistage import BARRIER, TileModel, grid_refusal
 from cutegemm.problem import Problem
-from cutegemm.roofline import MAX_REGISTERS, MAX_THREADS, occupancy
+from cutegemm.roofline import MAX_THREADS
 
 SCHEDULERS = 4
 #: k's that the main loop's body unrolls, and floats along K that neighbouring lanes copy of an operand that lies so.
@@ -38,7 +38,7 @@ def refuse(problem: Problem, config: SimtConfig, device: DeviceSpec) -> Refusal 
         extent_refusal(problem, config.tile_m, config.tile_n, config.tile_k)
         or grid_refusal(problem, config)
         or _tile_refusal(config)
-        or _device_refusal(problem, config, device)
+        or resource_refusal(config, device, config.registers(problem.signature.a, problem.signature.b))
     )
 
 
@@ -70,22 +70,6 @@ def _tile_refusal(config: SimtConfig) -> Refusal | None:
         if not all(even):
             reason = f"{name}={tile}: its copies do not divide among {config.threads} threads"
             return Refusal("copies", reason)
-    return None
-
-
-def _device_refusal(problem: Problem, config: SimtConfig, device: DeviceSpec) -> Refusal | None:
-    # Shared memory above the opt-in limit fails at launch.
-    if config.smem_bytes > device.smem_per_block:
-        have = f"a block on {device.name} has {device.smem_per_block}"
-        return Refusal("shared memory", f"{config.smem_bytes} bytes of shared memory: {have}")
-    # More registers than a thread can have spill to local memory in the main loop.
-    registers = config.registers(problem.signature.a, problem.signature.b)
-    if registers > MAX_REGISTERS:
-        return Refusal("registers", f"about {registers} registers a thread: a thread has {MAX_REGISTERS}")
-    # A block launches only if its threads' registers fit an SM together.
-    if not occupancy(device, threads=config.threads, registers=registers).blocks:
-        together = f"about {registers} registers for each of {config.threads} threads"
-        return Refusal("registers", f"{together}: an SM of {device.name} has {device.registers_per_sm}")
     return None
 
 

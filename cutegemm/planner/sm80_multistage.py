@@ -17,7 +17,7 @@ from cutegemm.device import DeviceSpec
 from cutegemm.dtypes import lookup
 from cutegemm.errors import DTypeError, ShapeError
 from cutegemm.kernels.config import CHUNK_BYTES, K_BLOCK_BYTES, ROW_BYTES, Config, plain_loads, vector_elements
-from cutegemm.planner.legality import INT32_MAX, Refusal, extent_refusal
+from cutegemm.planner.legality import INT32_MAX, Refusal, extent_refusal, resource_refusal
 from cutegemm.planner.model import (
     DRAM_LATENCY,
     L2_LATENCY,
@@ -29,7 +29,7 @@ from cutegemm.planner.model import (
     overlap,
 )
 from cutegemm.problem import Access, Problem, Signature
-from cutegemm.roofline import MAX_REGISTERS, MAX_THREADS, occupancy
+from cutegemm.roofline import MAX_THREADS, occupancy
 
 _VECTOR_READS, _ELEMENT_READS = 2, 17  # registers, fitted to ptxas as the rest of the estimate is
 _WARP_TILE_MAX = 64  # a larger warp tile leaves no registers beside its accumulators
@@ -116,22 +116,10 @@ def _tile_refusal(config: Config) -> Refusal | None:
 
 
 def _device_refusal(problem: Problem, config: Config, device: DeviceSpec) -> Refusal | None:
-    # Shared memory above the opt-in limit fails at launch.
-    if config.smem_bytes > device.smem_per_block:
-        have = f"a block on {device.name} has {device.smem_per_block}"
-        return Refusal("shared memory", f"{config.smem_bytes} bytes of shared memory: {have}")
-    # More registers than a thread can have spill to local memory in the main loop.
     signature = problem.signature
     registers = config.registers(signature.a, signature.b) + _epilogue_registers(signature)
-    if registers > MAX_REGISTERS:
-        copies = " and ".join(f"{name} {_copies(x)}" for name, x in (("a", signature.a), ("b", signature.b)))
-        reason = f"about {registers} registers a thread to copy {copies}: a thread has {MAX_REGISTERS}"
-        return Refusal("registers", reason)
-    # A block launches only if its threads' registers fit an SM together.
-    if not occupancy(device, threads=config.threads, registers=registers).blocks:
-        together = f"about {registers} registers for each of {config.threads} threads"
-        return Refusal("registers", f"{together}: an SM of {device.name} has {device.registers_per_sm}")
-    return None
+    copies = " and ".join(f"{name} {_copies(x)}" for name, x in (("a", signature.a), ("b", signature.b)))
+    return resource_refusal(config, device, registers, f" to copy {copies}")
 
 
 def _epilogue_registers(signature: Signature) -> int:

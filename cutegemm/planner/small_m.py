@@ -22,7 +22,7 @@ from cutegemm.device import DeviceSpec
 from cutegemm.errors import ShapeError
 from cutegemm.kernels.config import CHUNK_BYTES, OPERAND_BYTES, vector_elements
 from cutegemm.kernels.small_m_config import GRID_YZ, INSTRUCTION_N, SmallMConfig
-from cutegemm.planner.legality import INT32_MAX, MAX_CLUSTER, Refusal, extent_refusal
+from cutegemm.planner.legality import INT32_MAX, MAX_CLUSTER, Refusal, extent_refusal, resource_refusal
 from cutegemm.planner.model import (
     DRAM_LATENCY,
     LAUNCH_US,
@@ -34,7 +34,7 @@ from cutegemm.planner.model import (
     overlap,
 )
 from cutegemm.problem import Access, Problem
-from cutegemm.roofline import MAX_REGISTERS, MAX_THREADS, occupancy
+from cutegemm.roofline import MAX_THREADS, occupancy
 
 _BARRIERS = 16  # named ones of a block, of which one is the block's own
 _LINE = 64  # elements of a line of device memory's 128 bytes
@@ -128,19 +128,7 @@ def _device_refusal(problem: Problem, config: SmallMConfig, device: DeviceSpec) 
     if config.split > device.sm_count:
         reason = f"{config.split} blocks in a cluster: {device.name} has {device.sm_count} SMs"
         return Refusal("cluster", reason)
-    # Shared memory above the opt-in limit fails at launch.
-    if config.smem_bytes > device.smem_per_block:
-        have = f"a block on {device.name} has {device.smem_per_block}"
-        return Refusal("shared memory", f"{config.smem_bytes} bytes of shared memory: {have}")
-    # More registers than a thread can have spill to local memory in the main loop.
-    registers = config.registers(problem.signature.a, problem.signature.b)
-    if registers > MAX_REGISTERS:
-        return Refusal("registers", f"about {registers} registers a thread: a thread has {MAX_REGISTERS}")
-    # A block launches only if its threads' registers fit an SM together.
-    if not occupancy(device, threads=config.threads, registers=registers).blocks:
-        together = f"about {registers} registers for each of {config.threads} threads"
-        return Refusal("registers", f"{together}: an SM of {device.name} has {device.registers_per_sm}")
-    return None
+    return resource_refusal(config, device, config.registers(problem.signature.a, problem.signature.b))
 
 
 class StreamModel:

@@ -17,7 +17,7 @@ from tests import ahead
 from tests.helpers import Guarded, check
 from tests.semantics.inputs import everything, in_nan, randn
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("poisoned")]
 
 HOPPER = (
     "sm90_wgmma:tile=128x128x64,stages=6,cluster=1x1,schedule=cooperative",
@@ -44,13 +44,6 @@ def on_the_gpu() -> Iterator[None]:
     torch.set_default_device("cuda")
     yield
     torch.set_default_device(None)
-
-
-@pytest.fixture(autouse=True)
-def poisoned() -> None:
-    """Whatever torch's allocator hands out next held NaN before."""
-    held = [torch.full((size,), torch.nan) for size in (1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 22, 1 << 24)]
-    del held
 
 
 def operands(m: int, n: int, k: int, batch: tuple[int, ...], layout: str, align: int) -> tuple[Tensor, Tensor]:
