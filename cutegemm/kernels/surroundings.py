@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 def before(signature: Signature, config: Any, v: dict[str, Any], stream: Any) -> dict[str, Any]:
     """Launches the copies that `config` or the precision asks for. Returns the inner signature's arguments by name:
     `l1` is that of the operands, and the output has as many places of it for each part of K."""
+    parts = workspace.parts(config)
     wide = {name: Int64(x) for name, x in v.items() if name in abi.SIZES or name.startswith("stride.")}
-    regions, _ = workspace.layout(signature, config.pad, config.split, wide, _select)
+    regions, _ = workspace.layout(signature, config.pad, parts, wide, _select)
     made = dict(v)
     for name, region in regions.items():
         made[f"ptr.{name}"] = v["ptr.workspace"] + region.offset
@@ -33,15 +34,16 @@ def before(signature: Signature, config: Any, v: dict[str, Any], stream: Any) ->
         made |= {f"stride.{name}.{dim}": Int64(stride) for dim, stride in region.strides.items()}
         if name != "out0":
             _copy(name, signature, v, made, stream)
-    if config.split > 1:
+    if parts > 1:
         made["alpha"] = cutlass.Float32(1.0)
-    return {a.name: made[a.name] for a in abi.arguments(workspace.inner(signature, config.pad, config.split))}
+    return {a.name: made[a.name] for a in abi.arguments(workspace.inner(signature, config.pad, parts))}
 
 
 def after(signature: Signature, config: Any, v: dict[str, Any], inner: dict[str, Any], stream: Any) -> None:
     """Launches the sum of the parts that the product of the `inner` arguments leaves, if K is split."""
-    if config.split > 1:
-        SumParts(signature, config.split).launch(v, inner["ptr.out0"], inner["stride.out0.m"], stream)
+    parts = workspace.parts(config)
+    if parts > 1:
+        SumParts(signature, parts).launch(v, inner["ptr.out0"], inner["stride.out0.m"], stream)
 
 
 def _copy(name: str, signature: Signature, v: Any, made: Any, stream: Any) -> None:

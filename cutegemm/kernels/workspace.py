@@ -51,6 +51,11 @@ def lanes_of(split: int) -> int:
     return max(n for n in (1, 2, 4, 8) if n == 1 or 2 * n <= split)
 
 
+def parts(config: Any) -> int:
+    """How many sums of a tile `config` leaves in the workspace, if more than one: those that no cluster adds up."""
+    return int(config.split // getattr(config, "cluster_k", 1))
+
+
 def aligned(access: Access) -> bool:
     """Whether nothing is gained by copying an operand: it is contiguous along a dimension, and aligned to 16 bytes."""
     return access.major != "strided" and access.align >= MAX_ALIGN
