@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from cutegemm.errors import ArgumentError
@@ -45,9 +45,9 @@ def parse_pin(text: str) -> Pin:
     options = ",".join(f"{key}={value}" for key, value in wanted.items())
     configs = tuple(c for c in _pool(text, wanted, family) if wanted.items() <= c.options().items())
     # A configuration's own text leaves out usual values, and is not to mean its neighbours of another.
-    exact = tuple(c for c in configs if str(c) == options)
+    exact = tuple(c for c in configs if str(replace(c, split=1) if family.surrounds else c) == options)
     if exact and family.surrounds:
-        asked = {"split": 1, "pad": "no"} | asked
+        asked = {"split": exact[0].split, "pad": "no"} | asked
     configs = exact or configs
     if not configs:
         registered = "; ".join(map(str, family.configs))
