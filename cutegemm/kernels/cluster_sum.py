@@ -45,9 +45,14 @@ def chunks(config: WgmmaConfig) -> list[list[int]]:
     ]
 
 
+def starts(config: WgmmaConfig) -> int:
+    """How many shares warps begin to send with: a cluster that splits K in two has nothing to choose from."""
+    return config.cluster_k if config.cluster_k > 2 else 1
+
+
 def slot(rank: Any, share: Any, ranks: int) -> Any:
-    """Where the sums of `rank` lie in the memory of the CTA that finishes `share`, which is another: in the order in
-    which that one adds them."""
+    """Where the sums of the `rank`-th of `ranks` parts lie in the memory of the CTA that finishes `share`, which is
+    another's: in the order in which that one adds them."""
     return (rank - share - 1 + ranks) % ranks
 
 
@@ -62,14 +67,13 @@ class Received:
 
 @dataclass(frozen=True)
 class ClusterSum:
-    """The sums of consumer thread number `thread` of the CTA that is number `rank` of its cluster.
-
-    Without `cluster_k` they are the accumulators.
-    """
+    """The sums of a thread of the `warp`-th consumer warp of the CTA that is number `rank` of its cluster: the thread's
+    accumulators, unless there is a `cluster_k`."""
 
     config: WgmmaConfig
     received: Received | None
-    thread: Any
+    warp: Any
+    lane: Any
     rank: Any
 
     @staticmethod
@@ -95,7 +99,7 @@ class ClusterSum:
             own_bytes = 32 * self._held * SUM_BYTES
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(
-                    self.received.filled + self._warp, (self.config.cluster_k - 1) * own_bytes
+                    self.received.filled + self.warp, (self.config.cluster_k - 1) * own_bytes
                 )
 
     def of(self, number: Any, accumulators: cute.Tensor) -> cute.Tensor:
@@ -104,9 +108,9 @@ class ClusterSum:
         if self.received is None:
             return accumulators
         total = cute.make_rmem_tensor((self._held,), Float32)
-        cute.arch.mbarrier_wait(self.received.free + self._warp, (number + 1) & 1)
+        cute.arch.mbarrier_wait(self.received.free + self.warp, (number + 1) & 1)
         self._send(cute.make_tensor(accumulators.iterator, cute.make_layout(self.config.accumulators)), total)
-        cute.arch.mbarrier_wait(self.received.filled + self._warp, number & 1)
+        cute.arch.mbarrier_wait(self.received.filled + self.warp, number & 1)
         for sender in range(self.config.cluster_k - 1):
             for place in range(self._held // _FLOATS):
                 address = Int32(self._mine + self._offset(sender, place))
@@ -121,7 +125,7 @@ class ClusterSum:
     def leave(self, tiles: Any) -> None:
         """Waits until the others have read the sums of the last of `tiles` tiles."""
         if self.received is not None:
-            cute.arch.mbarrier_wait(self.received.free + self._warp, (tiles + 1) & 1)
+            cute.arch.mbarrier_wait(self.received.free + self.warp, (tiles + 1) & 1)
 
     @cute.jit
     def _send(self, accumulators: cute.Tensor, total: cute.Tensor) -> None:
@@ -130,31 +134,29 @@ class ClusterSum:
         cfg = self.config
         plane = cfg.cluster_m * cfg.cluster_n
         own, beside = self.rank // plane, self.rank % plane
-        first = self._warp % cfg.cluster_k
+        first = self.warp % starts(cfg)
         for share in cutlass.range_constexpr(cfg.cluster_k):
             if own == share:
                 for place in cutlass.range_constexpr(self._held // _FLOATS):
                     for j in cutlass.range_constexpr(_FLOATS):
                         total[_FLOATS * place + j] = accumulators[chunks(cfg)[share][place] + j]
-        for turn in cutlass.range_constexpr(2):
-            for share in cutlass.range_constexpr(cfg.cluster_k):
-                now = share >= first if cutlass.const_expr(turn == 0) else share < first
-                if now and own != share:
-                    there = beside + share * plane
-                    target = _mapped(self._mine + self._offset(slot(own, share, cfg.cluster_k), 0), there)
-                    barrier = _mapped((self.received.filled + self._warp).toint(), there)
-                    for place in cutlass.range_constexpr(self._held // _FLOATS):
-                        at = chunks(cfg)[share][place]
-                        _store(target, self._offset(0, place), [accumulators[at + j] for j in range(_FLOATS)], barrier)
+        for turn in cutlass.range_constexpr(cfg.cluster_k + starts(cfg) - 1):
+            share = turn % cfg.cluster_k
+            if turn >= first and turn < first + cfg.cluster_k and own != share:
+                there = beside + share * plane
+                target = _mapped(self._mine + self._offset(slot(own, share, cfg.cluster_k), 0), there)
+                barrier = _mapped((self.received.filled + self.warp).toint(), there)
+                for place in cutlass.range_constexpr(self._held // _FLOATS):
+                    at = chunks(cfg)[share][place]
+                    _store(target, self._offset(0, place), [accumulators[at + j] for j in range(_FLOATS)], barrier)
 
     @cute.jit
     def _release(self) -> None:
         cfg = self.config
-        lane = self.thread % 32
         cute.arch.sync_warp()  # all of the warp have read
-        if lane < cfg.cluster_k - 1:
-            peer = (self.rank + (lane + 1) * (cfg.cluster_m * cfg.cluster_n)) % cfg.cluster_size
-            cute.arch.mbarrier_arrive(self.received.free + self._warp, peer)
+        if self.lane < cfg.cluster_k - 1:
+            peer = (self.rank + (self.lane + 1) * (cfg.cluster_m * cfg.cluster_n)) % cfg.cluster_size
+            cute.arch.mbarrier_arrive(self.received.free + self.warp, peer)
 
     @property
     def _held(self) -> int:
@@ -162,15 +164,12 @@ class ClusterSum:
         return self.config.accumulators // self.config.cluster_k
 
     @property
-    def _warp(self) -> Any:
-        return cute.arch.make_warp_uniform(self.thread // 32)
-
-    @property
     def _mine(self) -> Any:
-        return self.received.sums + self.thread * _CHUNK_BYTES
+        """Where this thread's first chunk lies, in bytes."""
+        return self.received.sums + (self.warp * 32 + self.lane) * _CHUNK_BYTES
 
     def _offset(self, sender: Any, place: int) -> Any:
-        """Where a chunk of the first thread lies, in bytes."""
+        """How far a chunk lies from the first, in bytes."""
         return (sender * (self._held // _FLOATS) + place) * (_THREADS * _CHUNK_BYTES)
 
 

@@ -251,7 +251,7 @@ class WgmmaGemm:
                 self._solved, v, self._staging, staged, rows, cfg.share_n, consumer * 4 + warp_in_group, lane, slots,
                 fetched,
             )  # fmt: skip
-            shared = ClusterSum(cfg, received, tid - WARPGROUP, rank)
+            shared = ClusterSum(cfg, received, consumer * 4 + warp_in_group, lane, rank)
             for i in cutlass.range(mine, unroll=1):
                 row, column, l0, l1, part = self._tile(tile + i * stride, v, rank_m, rank_n)
                 l1 = l1 + part * v["l1"]
