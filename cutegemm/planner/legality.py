@@ -238,7 +238,9 @@ def _surroundings_refusal(problem: Problem, family: Family[Any], config: Any, as
     k_tiles = max(1, ceil(problem.k / config.tile_k))
     if not 1 <= config.split <= min(k_tiles, MAX_SPLIT) and (problem.k > 0 or config.split > MAX_SPLIT):
         most = f"K has {k_tiles} steps of {config.tile_k}, and a sum at most {MAX_SPLIT} parts"
-        return Refusal("split", f"split={config.split}: {most}", ShapeError)
+        # With as many parts as a cluster has it is the configuration that does not fit, and others may.
+        error = UnsupportedArchitectureError if config.split == together > 1 else ShapeError
+        return Refusal("split", f"split={config.split}: {most}", error)
     lines = problem.m * problem.batch * ceil(problem.n / workspace.PITCH) * workspace.lanes_of(parts)
     if parts > 1 and lines > INT32_MAX:
         sizes = f"m={problem.m}, n={problem.n}, batch={problem.batch}"

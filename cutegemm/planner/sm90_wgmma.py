@@ -129,10 +129,6 @@ def _tile_refusal(config: WgmmaConfig) -> Refusal | None:
     # A cluster's sums go from warp to warp, and consumers that take tiles in turns would hold each other up.
     if config.cluster_k > 1 and config.pingpong:
         return Refusal("schedule", f"schedule=pingpong: cluster {config.cluster} wants consumers that share a tile")
-    # Each block of a cluster finishes its share of the columns, and a unit of the epilogue is at least 16 of them.
-    if tile_n % (_UNIT_COLUMNS * config.cluster_k):
-        reason = f"tile_n={tile_n}: cluster {config.cluster} shares out multiples of {_UNIT_COLUMNS} columns"
-        return Refusal("warpgroup tile", reason)
     # wgmma multiplies 64 rows, and cooperative consumers halve the tile.
     rows = INSTRUCTION_M if config.pingpong else INSTRUCTION_M * CONSUMERS
     if tile_m % rows:
@@ -141,6 +137,10 @@ def _tile_refusal(config: WgmmaConfig) -> Refusal | None:
     # One wgmma spans the tile's columns, and a unit of the epilogue is at least 16 of them.
     if tile_n % _UNIT_COLUMNS or tile_n > _INSTRUCTION_N_MAX:
         reason = f"tile_n={tile_n}: must be a multiple of {_UNIT_COLUMNS} up to {_INSTRUCTION_N_MAX}"
+        return Refusal("warpgroup tile", reason)
+    # Each block of a cluster finishes its share of the columns, in such units.
+    if tile_n % (_UNIT_COLUMNS * config.cluster_k):
+        reason = f"tile_n={tile_n}: cluster {config.cluster} shares out multiples of {_UNIT_COLUMNS} columns"
         return Refusal("warpgroup tile", reason)
     # Accumulators share a consumer's registers with addresses and the epilogue.
     held, what = config.accumulators, "accumulators"

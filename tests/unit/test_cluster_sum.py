@@ -149,7 +149,7 @@ def test_what_breaks_a_rule_is_refused_by_name() -> None:
     assert reason.reason == "tile_n=128 in 8 shares: must be a multiple of 256 where TMA can't store the output"
     with pytest.raises(ShapeError, match="split=3: must be a multiple of 2"):
         plan(512, 512, 4096, arch="H200", kernel=f"{PIN},split=3")
-    with pytest.raises(ShapeError, match="split=2: K has 1 steps of 64"):
+    with pytest.raises(UnsupportedArchitectureError, match="split=2: K has 1 steps of 64"):
         plan(512, 512, 64, arch="H200", kernel=PIN)
     with pytest.raises(UnsupportedArchitectureError, match="sm90_wgmma has no kernels for sm_80"):
         plan(512, 512, 4096, arch="A100", kernel=PIN)
