@@ -46,7 +46,8 @@ Programmatic dependent launch: a CTA may start while the kernel before it in the
 
 Split K (`split`), copied operands (`pad`) and pieces of operands: `workspace` says what lies where, `surroundings`
 launches what goes before and after. A part of K is another tile of the same place, whose fp32 sums go to the workspace
-as the output of a further batch entry; the sum over the parts, and the epilogue, are a kernel of their own.
+as the output of a further batch entry; the sum over the parts, and the epilogue, are a kernel of their own. With
+`reduction` "atomic" TMA adds them to one sum instead, as they come.
 Of `cluster_k` parts the sums meet in shared memory instead (`cluster_sum`), and the CTAs of a cluster that have them
 finish `share_n` columns each: with the whole epilogue where K has no more parts than these.
 
@@ -56,7 +57,7 @@ below knows of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import cutlass
@@ -72,6 +73,7 @@ from cutegemm.kernels.cute_types import NUMERIC
 from cutegemm.kernels.scheduler import tile_at
 from cutegemm.kernels.staging import BAND, SLOT_BYTES, SLOTS, Staging, staging
 from cutegemm.kernels.wgmma_config import CONSUMERS, SWIZZLE_BYTES, WARPGROUP, WgmmaConfig
+from cutegemm.kernels.workspace import PITCH
 
 if TYPE_CHECKING:
     from cutegemm.problem import Signature
@@ -96,7 +98,8 @@ class WgmmaGemm:
         inner = surroundings.before(self.signature, cfg, given, stream)
         v = self._oriented(inner)
         operands = (*self._tma("a", v, cfg.tile_m, cfg.cluster_n), *self._tma("b", v, cfg.tile_n, cfg.cluster_m))
-        staged = wgmma_epilogue.descriptors(self._staging, {**v, "l1": v["l1"] * self._parts})
+        stored = {**self._stored(v), "l1": v["l1"] * workspace.sums(cfg)}
+        staged = wgmma_epilogue.descriptors(self._staging, stored)
         size = cfg.cluster_size
         grid = cutlass.min(self._cluster_tiles(v), v["sm_count"] // size) * size
         self.kernel(tuple(inner.values()), operands, staged).launch(
@@ -126,7 +129,13 @@ class WgmmaGemm:
 
     @property
     def _staging(self) -> Staging | None:
-        return staging(self._solved, self.config.share_n, self.config.accumulators)
+        plan = staging(self._solved, self.config.share_n, self.config.accumulators)
+        return plan and replace(plan, adds=workspace.atomic(self.config))
+
+    def _stored(self, v: dict[str, Any]) -> dict[str, Any]:
+        """The arguments as the epilogue takes them: sums of parts have rows of whole chunks, which TMA writes."""
+        along = "m" if self.config.swap_ab else "n"
+        return v if self._parts == 1 else {**v, along: (v[along] + (PITCH - 1)) // PITCH * PITCH}
 
     def _cluster_rows(self, v: dict[str, Any]) -> Any:
         return cute.ceil_div(v["m"], self.config.tile_m * self.config.cluster_m)
@@ -248,13 +257,14 @@ class WgmmaGemm:
                     cute.arch.barrier_arrive(barrier_id=1, number_of_threads=2 * WARPGROUP)
             mine = cutlass.max(0, (total - tile + stride - 1) // stride)
             epilogue = wgmma_epilogue.of_warp(
-                self._solved, v, self._staging, staged, rows, cfg.share_n, consumer * 4 + warp_in_group, lane, slots,
+                self._solved, self._stored(v), self._staging, staged, rows, cfg.share_n, consumer * 4 + warp_in_group, lane, slots,
                 fetched,
             )  # fmt: skip
             shared = ClusterSum(cfg, received, consumer * 4 + warp_in_group, lane, rank)
             for i in cutlass.range(mine, unroll=1):
                 row, column, l0, l1, part = self._tile(tile + i * stride, v, rank_m, rank_n)
-                l1 = l1 + part * v["l1"]
+                if cutlass.const_expr(not workspace.atomic(cfg)):
+                    l1 = l1 + part * v["l1"]
                 band = (row * cfg.tile_m + row_in_tile) // BAND + warp_in_group
                 shared.begin()
                 unfinished = epilogue.begin(i, band, column * cfg.cluster_k + rank_k, l0, l1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from cutegemm.kernels.config import DEFAULT_RASTER, OPERAND_BYTES, Pad, spelled
+from cutegemm.kernels.config import DEFAULT_RASTER, OPERAND_BYTES, Pad, Reduction, spelled
 from cutegemm.kernels.staging import SLOT_BYTES, SLOTS
 
 CONSUMERS = 2  # warpgroups that multiply
@@ -28,8 +28,8 @@ class WgmmaConfig:
     in groups of `raster` tile columns, row by row. With `swap_ab` all of this is said of D^T = B^T A^T: `tile_m` lies
     along N, and a small M becomes the instruction's N. K is `split` into so many parts. `cluster_k` of them are in blocks
     of one cluster, of `cluster_m` x `cluster_n` x `cluster_k` in all, which add up their sums through each other's
-    shared memory (see `cluster_sum`); what then remains of a tile goes through the workspace. `pad` names operands that
-    are copied first (see `workspace`). Of operands that consist of `pieces`, a stage holds all.
+    shared memory (see `cluster_sum`); what then remains of a tile goes through the workspace, to be added up in order or,
+    with `reduction` "atomic", as it comes. `pad` names operands that are copied first (see `workspace`). Of operands that consist of `pieces`, a stage holds all.
     """
 
     tile_m: int
@@ -46,6 +46,7 @@ class WgmmaConfig:
     pad: Pad = "no"
     pieces: int = 1
     cluster_k: int = 1
+    reduction: Reduction = "ordered"
 
     @property
     def threads(self) -> int:
@@ -108,6 +109,7 @@ class WgmmaConfig:
             "split": str(self.split),
             "pad": self.pad,
             "pieces": str(self.pieces),
+            "reduction": self.reduction,
         }
 
     def __str__(self) -> str:

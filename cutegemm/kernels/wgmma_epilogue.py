@@ -25,7 +25,7 @@ def descriptors(plan: Staging | None, v: dict[str, Any]) -> tuple[Any, ...]:
     if plan is None:
         return ()
     boxes = [(box, False) for box in plan.loads] + [(box, True) for box in plan.stores]
-    return tuple(part for box, store in boxes for part in staged_epilogue.descriptor(box, store, v))
+    return tuple(part for box, store in boxes for part in staged_epilogue.descriptor(box, store, v, plan.adds))
 
 
 def of_warp(signature: Signature, v: dict[str, Any], plan: Staging | None, staged: tuple[Any, ...], rows: int,

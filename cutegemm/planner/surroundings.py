@@ -98,8 +98,7 @@ def workspace_bytes(problem: Problem, family: Family[Any] | None, config: Any) -
         return 0
     v = {"m": problem.m, "n": problem.n, "k": problem.k, "l0": problem.batch, "l1": 1}
     v |= {f"stride.{name}.{mode}": 1 for name in "ab" for mode in ("l0", "l1")}
-    parts = workspace.parts(config)
-    return int(workspace.layout(problem.signature, config.pad, parts, v, lambda c, x, y: x if c else y)[1])
+    return int(workspace.size(problem.signature, config, v, lambda c, x, y: x if c else y))
 
 
 def _splits(problem: Problem, config: Any, device: DeviceSpec) -> tuple[int, ...]:
