@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cutegemm.device import DeviceSpec
 from cutegemm.errors import ArgumentError, CuteGemmError, DTypeError, ShapeError, UnsupportedArchitectureError
 from cutegemm.kernels import pieces, workspace
-from cutegemm.kernels.config import Pad
+from cutegemm.kernels.config import Pad, Reduction
 from cutegemm.problem import Access, Problem
 from cutegemm.roofline import MAX_REGISTERS, occupancy
 
@@ -41,11 +41,15 @@ class Refusal:
 @dataclass(frozen=True, slots=True)
 class Wish:
     """What a call asks of split and copies: None leaves either to the planner. `pad` is "copy" where operands that are
-    not aligned have to be copied, whichever they are; without a `workspace` there can be neither."""
+    not aligned have to be copied, whichever they are; without a `workspace` there can be neither. Parts of K are added
+    up by `reduction`, which is left to the planner likewise; in no fixed order only where nothing `deterministic` is
+    asked for."""
 
     split: int | Literal["stream"] | None = None
     pad: Pad | Literal["copy"] | None = None
     workspace: bool = True
+    reduction: Reduction | None = None
+    deterministic: bool = True
 
 
 ANYTHING = Wish()
@@ -229,6 +233,13 @@ def _surroundings_refusal(problem: Problem, family: Family[Any], config: Any, as
         own = f"cluster {config.cluster} adds up {together} parts at a time"
         return Refusal("split", f"split={config.split}: must be a multiple of {together}, for {own}", ShapeError)
     parts = workspace.parts(config)
+    if workspace.atomic(config):
+        if parts == 1:
+            alone = "no sums of parts are left to be added in the workspace"
+            return Refusal("reduction", f"reduction=atomic: with split={config.split} {alone}", ArgumentError)
+        if asked.deterministic:
+            order = "it adds parts in no fixed order, and deterministic is True: expected deterministic=False"
+            return Refusal("reduction", f"reduction=atomic: {order}", ArgumentError)
     if not asked.workspace and emulated:
         own = f"precision={problem.signature.precision!r}"
         return Refusal("workspace", f"{own}: a function of a C library has no workspace to split a and b in")

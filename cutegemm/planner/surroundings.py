@@ -3,8 +3,8 @@ be, and what they cost beside the product.
 
 A family that has them (`Family.surrounds`) is planned for as if the product stood alone: of aligned copies, of parts of
 K that are entries of a batch, into fp32 sums. To its time come the copies, which move each operand out of device memory
-and back (one and a half times over where it is split into pieces), and the sum of the parts, which passes through L2;
-each is a launch more.
+and back (one and a half times over where it is split into pieces), and the sum of the parts, which passes through L2,
+or zeros for them to be added to and the one sum; each is a launch more.
 
 "estimated" marks constants that no measurement has settled.
 """
@@ -41,11 +41,11 @@ _MOST_BYTES = 8 << 30
 _FEW_WAVES = 3
 
 
-def wish(split_k: int | str, padding: str) -> Wish:
+def wish(split_k: int | str, padding: str, deterministic: bool = True) -> Wish:
     """The wish that `gemm`'s keywords express."""
     pads: dict[str, Literal["no", "copy"] | None] = {"auto": None, "predicate": "no", "copy": "copy"}
     split: Any = None if split_k == "auto" else split_k
-    return Wish(split, pads[padding])
+    return Wish(split, pads[padding], deterministic=deterministic)
 
 
 def variants(problem: Problem, family: Family[Any], config: Any, device: DeviceSpec, asked: Wish) -> Iterator[Any]:
@@ -67,7 +67,19 @@ def variants(problem: Problem, family: Family[Any], config: Any, device: DeviceS
         splits = (asked.split,)
     for pad in pads:
         for split in splits:
-            yield replace(config, pad=pad, split=split)
+            yield from _reductions(replace(config, pad=pad, split=split), asked)
+
+
+def _reductions(config: Any, asked: Wish) -> Iterator[Any]:
+    """`config` with every way of adding up its parts that is worth a try, or with the one that is asked for."""
+    if not hasattr(config, "reduction"):
+        yield config
+    elif asked.reduction is not None:
+        yield replace(config, reduction=asked.reduction)
+    else:
+        yield config
+        if workspace.parts(config) > 1 and not asked.deterministic:
+            yield replace(config, reduction="atomic")
 
 
 def surrounded(problem: Problem, config: Any, device: DeviceSpec, alone: Estimate) -> Estimate:
@@ -82,7 +94,10 @@ def surrounded(problem: Problem, config: Any, device: DeviceSpec, alone: Estimat
         terms[name] = len(copied) * FOLLOWING_US + 1e6 * moved / (COPY_RATE * device.hbm_bytes_per_s)
     parts = workspace.parts(config)
     if parts > 1:
-        read = 4 * parts * problem.batch * problem.m * problem.n
+        one = 4 * problem.batch * problem.m * problem.n
+        if workspace.atomic(config):
+            terms["zeros"] = FOLLOWING_US + 1e6 * one / (SUM_RATE * device.l2_bytes_per_s)
+        read = one * workspace.sums(config)
         written, _ = epilogue_costs(problem, device, device.sm_count * device.clock_hz)
         through = read / (SUM_RATE * device.l2_bytes_per_s) + written / device.hbm_bytes_per_s
         terms["sum of parts"] = FOLLOWING_US + 1e6 * through
