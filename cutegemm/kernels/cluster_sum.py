@@ -68,10 +68,10 @@ class Received:
 @dataclass(frozen=True)
 class ClusterSum:
     """The sums of a thread of the `warp`-th consumer warp of the CTA that is number `rank` of its cluster: the thread's
-    accumulators, unless there is a `cluster_k`."""
+    accumulators, unless there is a `cluster_k` and so memory for what is `received`."""
 
     config: WgmmaConfig
-    received: Received | None
+    received: Any
     warp: Any
     lane: Any
     rank: Any

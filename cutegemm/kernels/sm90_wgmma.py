@@ -257,8 +257,8 @@ class WgmmaGemm:
                     cute.arch.barrier_arrive(barrier_id=1, number_of_threads=2 * WARPGROUP)
             mine = cutlass.max(0, (total - tile + stride - 1) // stride)
             epilogue = wgmma_epilogue.of_warp(
-                self._solved, self._stored(v), self._staging, staged, rows, cfg.share_n, consumer * 4 + warp_in_group, lane, slots,
-                fetched,
+                self._solved, self._stored(v), self._staging, staged, rows, cfg.share_n, consumer * 4 + warp_in_group,
+                lane, slots, fetched,
             )  # fmt: skip
             shared = ClusterSum(cfg, received, consumer * 4 + warp_in_group, lane, rank)
             for i in cutlass.range(mine, unroll=1):

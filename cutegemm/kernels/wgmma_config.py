@@ -26,10 +26,11 @@ class WgmmaConfig:
     finishes its tile while the other multiplies. `cluster_m` x `cluster_n` blocks work on neighbouring tiles and read
     each operand once between them. They walk D in groups of `raster` tile rows, column by column; or, with `walk` "n",
     in groups of `raster` tile columns, row by row. With `swap_ab` all of this is said of D^T = B^T A^T: `tile_m` lies
-    along N, and a small M becomes the instruction's N. K is `split` into so many parts. `cluster_k` of them are in blocks
-    of one cluster, of `cluster_m` x `cluster_n` x `cluster_k` in all, which add up their sums through each other's
-    shared memory (see `cluster_sum`); what then remains of a tile goes through the workspace, to be added up in order or,
-    with `reduction` "atomic", as it comes. `pad` names operands that are copied first (see `workspace`). Of operands that consist of `pieces`, a stage holds all.
+    along N, and a small M becomes the instruction's N. K is `split` into so many parts. `cluster_k` of them are in
+    blocks of one cluster, of `cluster_m` x `cluster_n` x `cluster_k` in all, which add up their sums through each
+    other's shared memory (see `cluster_sum`); what then remains of a tile goes through the workspace, to be added up in
+    order or, with `reduction` "atomic", as it comes. `pad` names operands that are copied first (see `workspace`). Of
+    operands that consist of `pieces`, a stage holds all.
     """
 
     tile_m: int

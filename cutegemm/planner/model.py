@@ -34,8 +34,8 @@ STREAM_RATE = 0.93
 OVERLAP = 4
 #: Share of L2 that a working set can count on beside the streams that pass through it (estimated).
 L2_SHARE = 0.5
-#: Share of the SMs on which clusters of more than two blocks fit: an H200 holds 30 of four and 15 of eight, one block an
-#: SM, as its driver counts them.
+#: Share of the SMs on which clusters of more than two blocks fit: an H200 holds 30 of four and 15 of eight, one block
+#: an SM, as its driver counts them.
 CLUSTERED = 120 / 132
 #: L2 and device memory move sectors of 32 bytes; an operand without a contiguous dimension wastes half or
 #: more of each.

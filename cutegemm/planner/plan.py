@@ -113,14 +113,14 @@ def plan(
     """Plan D (batch, m, n) = epilogue(A (batch, m, k) @ B (batch, k, n)) for contiguous tensors. Needs no
     GPU.
 
-    `dtype` is that of A, B and the epilogue's operands, `out_dtype` (default: `dtype`) that of the outputs.
-    `layout` says for A, then B, whether the tensor is contiguous as written (`"n"`) or the transposed view of
-    a contiguous one (`"t"`): `"nt"` is `x @ weight.t()`. `align` is what the pointers are aligned to, in
-    bytes; a row pitch that is less aligned lowers it. `epilogue` is one of `cutegemm.epilogues`, bound or
-    not. `arch` names an architecture (`"sm_90a"`, `"sm_90"`) or a GPU (`"H200"`). Without it the current GPU
-    is meant, and an H200 on a machine with no GPU or driver: `Plan.assumed` and `explain()` then say so. `split_k`,
-    `padding` and `deterministic` are as in `gemm`; `precision` too, but for its default, which for fp32 is "ieee" here: a plan is the same
-    whatever torch is set to.
+    `dtype` is that of A, B and the epilogue's operands, `out_dtype` (default: `dtype`) that of the outputs. `layout`
+    says for A, then B, whether the tensor is contiguous as written (`"n"`) or the transposed view of a contiguous one
+    (`"t"`): `"nt"` is `x @ weight.t()`. `align` is what the pointers are aligned to, in bytes; a row pitch that is less
+    aligned lowers it. `epilogue` is one of `cutegemm.epilogues`, bound or not. `arch` names an architecture
+    (`"sm_90a"`, `"sm_90"`) or a GPU (`"H200"`). Without it the current GPU is meant, and an H200 on a machine with no
+    GPU or driver: `Plan.assumed` and `explain()` then say so. `split_k`, `padding` and `deterministic` are as in
+    `gemm`; `precision` too, but for its default, which for fp32 is "ieee" here: a plan is the same whatever torch is
+    set to.
 
     Raises `ShapeError`, `DTypeError` or `ArgumentError` for an argument out of range,
     `UnsupportedArchitectureError` where no family serves the GPU, and `ArgumentError` for an unknown family.
@@ -158,8 +158,9 @@ def plan_problem(
 ) -> Plan:
     """The best legal kernel for `problem` on `device`, out of all families or those that `kernel` pins, with the splits
     and copies that `split_k` and `padding` allow: the fastest of those that were measured on it (`tables`), or else the
-    fastest by the model. Unless `deterministic`, parts of K may be added up in any order. `workspace` False leaves out kernels that need memory beside the call's tensors, and
-    `without` names families that are not to be chosen for having been measured.
+    fastest by the model. Unless `deterministic`, parts of K may be added up in any order. `workspace` False leaves out
+    kernels that need memory beside the call's tensors, and `without` names families that are not to be chosen for
+    having been measured.
 
     Raises the error of the rule that nothing got past: `UnsupportedArchitectureError`, `DTypeError` or
     `ShapeError`, with the reason; and what `parse_pin` raises for `kernel`.

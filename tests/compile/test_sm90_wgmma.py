@@ -90,7 +90,7 @@ def test_machine_code(spec: Spec) -> None:
     assert not {"HMMA", "LDGSTS", "LDL", "STL"} & set(code.opcodes)
     assert code.registers * config.threads <= REGISTERS_PER_SM
     solved = spec.signature.transposed() if config.swap_ab else spec.signature
-    # Sums go to the other blocks of a cluster 16 bytes at a time, whichever share a warp begins with; nothing is fenced.
+    # Sums go to the other blocks of a cluster 16 bytes at a time, whichever share a warp begins with: without a fence.
     sent = config.cluster_k + starts(config) - 1 if config.cluster_k > 1 else 0
     assert code.opcodes.get("STAS", 0) == sent * config.accumulators // config.cluster_k // 4
     assert code.opcodes.get("UCGABAR_WAIT", 0) == (config.cluster_size > 1)

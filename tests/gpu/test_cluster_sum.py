@@ -1,4 +1,4 @@
-"""Parts of K added up by clusters, on a GPU: right everywhere, the same bits each time, with and without a workspace."""
+"""Parts of K added up by clusters on a GPU: right everywhere, the same bits each time, with a workspace or without."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def test_layouts_and_copies(layout: str) -> None:
     calls = []
     for config in (CLUSTERED[0], CLUSTERED[3]):
         calls.append((pinned(config), *operands(264, 136, 1032, (), layout, 16), {}))
-        calls.append((pinned(config, pad="ab", split=2 * config.cluster_k), *operands(201, 75, 1031, (), layout, 2), {}))
+        kernel = pinned(config, pad="ab", split=2 * config.cluster_k)
+        calls.append((kernel, *operands(201, 75, 1031, (), layout, 2), {}))
     built(calls)
     for call in calls:
         run(*call[:3])
