@@ -23,8 +23,11 @@ __all__ = ["on_the_gpu"]
 FAMILY = FAMILIES["sm90_wgmma"]
 CLUSTERED = [config for config in CONFIGS if config.cluster_k > 1]
 #: m, n, k, batch: whole tiles; ragged ones, and rows of D that TMA can't store; batches; a last part of K that is
-#: nearly empty; and more tiles than the GPU holds clusters, whose memory for sums is used again.
-SIZES = ((256, 256, 4096, ()), (33, 130, 4360, ()), (65, 136, 4160, (3,)), (300, 72, 1544, ()), (2000, 3000, 1544, ()))
+#: nearly empty; and more tiles than the GPU holds clusters, whose memory for sums is used again: soon, if K is short.
+SIZES = (
+    *((256, 256, 4096, ()), (33, 130, 4360, ()), (65, 136, 4160, (3,)), (300, 72, 1544, ()), (2000, 3000, 1544, ())),
+    (4096, 4096, 512, ()),
+)
 
 
 def pinned(config: WgmmaConfig, **changes: Any) -> str:
