@@ -20,8 +20,8 @@ from tests.semantics.inputs import BF16, FP32, in_nan, randn
 
 pytestmark = pytest.mark.gpu
 
-#: `small_m` serves few rows, and has `test_small_m` for its own; those for pieces have `test_pieces`, those that split K
-#: over a cluster `test_cluster_sum`, and kernels that nvcc compiles, for up to a minute each, `test_cutlass_cpp`.
+#: `small_m` serves few rows, and has `test_small_m` for its own; those for pieces have `test_pieces`, those that split
+#: K over a cluster `test_cluster_sum`, and kernels that nvcc compiles, for up to a minute each, `test_cutlass_cpp`.
 CONFIGURATIONS = {
     f"{family.name}:{config}": (family, config)
     for family in FAMILIES.values()
