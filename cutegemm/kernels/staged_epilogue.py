@@ -21,15 +21,17 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32
+from cutlass import Float32, Int32, Int64, Uint16
 from cutlass.cute.nvgpu import cpasync, warp
 
-from cutegemm.kernels import tma
+from cutegemm.kernels import abi, tma
 from cutegemm.kernels.cute_types import NUMERIC
 from cutegemm.kernels.epilogue import Epilogue, Place
-from cutegemm.kernels.staging import BAND, SLOT_BYTES, SLOTS, TMA_ALIGN, Box, Staging
+from cutegemm.kernels.lines import Lines
+from cutegemm.kernels.staging import BAND, SLOT_BYTES, SLOTS, TMA_ALIGN, WORD, Box, Staging
 
 _UNROLLED = 32  # nodes of a tile's units, up to which they are compiled one by one
+_AT_ONCE = 8  # words that a lane copies at a time: so many loads from shared memory are in flight
 GROUP = 8  # columns of one 8x8 matrix of a fragment
 
 
@@ -155,12 +157,15 @@ class StagedEpilogue(Epilogue):
             uses = (self._units - slot + SLOTS - 1) // SLOTS
             cute.arch.mbarrier_wait(self.barriers + slot, (tile.number * uses + unit // SLOTS) & 1)
         fetched = {box.tensor.name: self._read(box, slot) for box in self.staging.loads}
-        outputs = self.combine(acc, scalars, {**operands, **fetched})
+        loaded = {name: self._load(tile, tensor, unit) for name, tensor in self._unreachable.items()}
+        outputs = self.combine(acc, scalars, {**operands, **fetched, **loaded})
         if cutlass.const_expr(self.staging.loads):
             cute.arch.sync_warp()  # every lane has read the slot
             if unit > 0 and unit <= self._units - SLOTS:
                 self._wait_until_read(0)
                 self._fetch(tile, unit + SLOTS - 1)
+        elif cutlass.const_expr(not self.views):
+            pass  # the lanes have copied what was in the slot
         elif cutlass.const_expr(self._units % SLOTS == 0):
             self._wait_until_read(SLOTS - 1)
         else:  # the tile before has ended in the slot that this one begins with
@@ -170,11 +175,14 @@ class StagedEpilogue(Epilogue):
                 self._wait_until_read(SLOTS - 1)
         for box in self.staging.stores:
             self._write(box, slot, outputs[int(box.tensor.name.removeprefix("out"))])
-        cute.arch.fence_proxy("async.shared", space="cta")
+        if cutlass.const_expr(self.views):
+            cute.arch.fence_proxy("async.shared", space="cta")
         cute.arch.sync_warp()
         for box in self.staging.stores:
             self._store(tile, box, unit)
-        cute.arch.cp_async_bulk_commit_group()
+        if cutlass.const_expr(any(box.by_tma for box in self.staging.stores)):
+            cute.arch.cp_async_bulk_commit_group()
+        cute.arch.sync_warp()  # every lane has copied its words
 
     def _wait_until_read(self, pending: int) -> None:
         """Waits until TMA has read the slots of all stores but the last `pending`."""
@@ -192,23 +200,74 @@ class StagedEpilogue(Epilogue):
 
     @cute.jit
     def _store(self, tile: cutlass.Constexpr, box: cutlass.Constexpr, unit: Int32) -> None:
-        """Has TMA write a unit's box. It writes whole chunks of 16 bytes: lines that end inside of one go element by
-        element."""
-        view, slot = self.views[box.tensor.name], unit % SLOTS
-        band, column = self._coordinates(tile, unit)
-        columns = self.values["n"] // 2 if cutlass.const_expr(box.tensor.paired) else self.values["n"]
-        row0, column0 = band * BAND, column * box.columns
-        first, extent = (column0, columns) if cutlass.const_expr(box.n_major) else (row0, self.values["m"])
-        line = box.line_bytes // box.itemsize
-        if first + line <= extent or extent % (TMA_ALIGN // box.itemsize) == 0:
-            cute.copy(view.atom, view.slots[None, self.slot + slot], self._box(tile, box, unit))
+        """Writes a unit's box to global memory. TMA writes whole chunks of 16 bytes: the lanes copy lines that end
+        inside of one, and those that TMA can't take."""
+        if cutlass.const_expr(box.by_tma):
+            lines = self._lines(tile, box, unit, following=False)
+            if lines.end == box.line or lines.end % (TMA_ALIGN // box.itemsize) == 0:
+                view = self.views[box.tensor.name]
+                cute.copy(view.atom, view.slots[None, self.slot + unit % SLOTS], self._box(tile, box, unit))
+            else:
+                self._copy_lines(lines, unit)
         else:
-            for i in cutlass.range(self.lane, BAND * box.columns, 32, unroll=1):
-                row, column = i // box.columns, i % box.columns
-                if row0 + row < self.values["m"] and column0 + column < columns:
-                    address = self.address(box.tensor, row0 + row, Place(tile.l0, tile.l1, column0 + column))
-                    pointer = cute.make_ptr(NUMERIC[box.tensor.access.dtype], address, cute.AddressSpace.gmem)
-                    cute.make_tensor(pointer, cute.make_layout(1))[0] = self._at(box, slot, row, column, 1)[0]
+            # A slot that TMA fills does not keep the unit before.
+            self._copy_lines(self._lines(tile, box, unit, box.n_major and not self.staging.loads), unit)
+
+    def _lines(self, tile: Tile, box: Box, unit: Any, following: bool) -> Lines:
+        """The lines of a unit's box, which do or do not continue those of the unit before, where that is their left
+        neighbour."""
+        tensor = box.tensor
+        band, column = self._coordinates(tile, unit)
+        row, place = band * BAND, Place(tile.l0, tile.l1, column * box.columns)
+        extent = self.values["n"] // 2 if tensor.paired else self.values["n"]
+        count, end = self.values["m"] - row, extent - place.column
+        if not box.n_major:
+            count, end = end, count
+        across = unit % self._across
+        begins, ends = Int32(1), Int32(1)
+        if following:
+            begins, ends = Int32(across == 0), Int32(across == self._across - 1) | Int32(end <= box.line)
+        start, pitch = self.address(tensor, row, place), self.values[f"stride.{tensor.name}.{tensor.strides[0]}"]
+        return Lines(box, start, pitch * box.itemsize, count, cutlass.min(end, box.line), begins, ends)
+
+    @cute.jit
+    def _copy_lines(self, lines: cutlass.Constexpr, unit: Int32) -> None:
+        """Has the lanes copy `lines` of a unit: words side by side, then what no word holds."""
+        turn = min(_AT_ONCE * lines.at_once, lines.box.lines)
+        for first in cutlass.range(0, lines.box.lines, turn, unroll=1):
+            self._copy_words(lines, unit, first, turn)
+        if lines.ragged:
+            for first in cutlass.range_constexpr(0, 2 * lines.box.lines, 32):
+                i = first + self.lane
+                line, at = lines.single(i)
+                held = self._bits(lines.box, unit % SLOTS, line, at & (lines.box.line - 1), Uint16)
+                _store_if(lines.alone(i), lines.address(line, at), held)
+
+    def _copy_words(self, lines: Lines, unit: Any, first: Any, count: int) -> None:
+        """Copies a lane's words of `count` lines from `first` on: reads all, then stores."""
+        box, copies = lines.box, []
+        within, at = lines.place(self.lane)
+        address = lines.address(first + within, at)
+        for start in range(0, count, lines.at_once):
+            line = first + start + within
+            element = at - lines.odd(line)
+            if not lines.may_be_odd:
+                word = self._bits(box, unit % SLOTS, line, at, Int32)
+            else:  # element -1 is the last of the unit before
+                slot = (unit + (SLOTS - 1) * Int32(element < 0)) % SLOTS
+                low = self._bits(box, slot, line, element & (box.line - 1), Uint16)
+                high = self._bits(box, unit % SLOTS, line, element + 1, Uint16)
+                word = Int32(low) | Int32(high) << 16
+            copies.append((lines.whole(line, element), address & -WORD, word))
+            address += lines.at_once * lines.pitch
+        for copy in copies:
+            _store_if(*copy)
+
+    def _bits(self, box: Box, slot: Any, line: Any, at: Any, kind: Any) -> Any:
+        """What lies from element `at` of a line on in a slot, as a number of a `kind`."""
+        address = self.base + slot * SLOT_BYTES + box.line_offset(line, at)
+        pointer = cute.make_ptr(kind, Int32(address), cute.AddressSpace.smem)
+        return cute.make_tensor(pointer, cute.make_layout(1))[0]
 
     def _coordinates(self, tile: Tile, unit: Any) -> tuple[Any, Any]:
         """A unit's band, and its place among units of its width in a row."""
@@ -255,6 +314,27 @@ class StagedEpilogue(Epilogue):
                 for c in cutlass.range_constexpr(width):
                     if place.column + g * step + c < extent:
                         target[g * width + c] = row[g * step + c].to(Float32)
+
+    @property
+    def _unreachable(self) -> dict[str, abi.TensorArgument]:
+        """C and Tile operands that TMA can't bring, by name."""
+        tensors = self.operands("tile")
+        if self.signature.c is not None:
+            tensors["c"] = self.tensors()["c"]
+        brought = {box.tensor.name for box in self.staging.loads}
+        return {name: tensor for name, tensor in tensors.items() if name not in brought}
+
+    def _load(self, tile: Tile, tensor: abi.TensorArgument, unit: Any) -> Any:
+        """A lane's elements of a unit from global memory, in the order of the accumulators."""
+        band, column = self._coordinates(tile, unit)
+        place = Place(tile.l0, tile.l1, column * self.staging.columns + self.lane % 4 * 2)
+        elements: list[Any] = []
+        for half in range(2):
+            row = band * BAND + half * 8 + self.lane // 4
+            for group in range(self._groups):
+                found = self.load(tensor, row, row < self.values["m"], place.right(group * GROUP), 2)
+                elements += found.to_elements()
+        return _vector(elements)
 
     def _vectors_of(self, tile: Tile) -> dict[str, Any]:
         """The Row and Col operands' elements in the order of the accumulators."""
@@ -334,6 +414,14 @@ class StagedEpilogue(Epilogue):
         dtype = NUMERIC[box.tensor.access.dtype]
         pointer = cute.make_ptr(dtype, Int32(address), cute.AddressSpace.smem, assumed_align=size * box.itemsize)
         return cute.make_tensor(pointer, cute.make_layout((size,)))
+
+
+def _store_if(condition: Any, address: Any, bits: Any) -> None:
+    """Stores a number of 16 or 32 bits to global memory. As a branch, each would be waited for on its own."""
+    cute.arch.inline_ptx(
+        f"st.global.b{bits.width} [{{$r0}}], {{$r1}};", read_only_args=[Int64(address), bits],
+        predicate=cutlass.Boolean(condition),
+    )  # fmt: skip
 
 
 def _move_up(registers: cute.Tensor, count: int) -> None:
