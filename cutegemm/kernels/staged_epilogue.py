@@ -27,8 +27,8 @@ from cutlass.cute.nvgpu import cpasync, warp
 from cutegemm.kernels import abi, tma
 from cutegemm.kernels.cute_types import NUMERIC
 from cutegemm.kernels.epilogue import Epilogue, Place
-from cutegemm.kernels.lines import Lines
-from cutegemm.kernels.staging import BAND, SLOT_BYTES, SLOTS, TMA_ALIGN, WORD, Box, Staging
+from cutegemm.kernels.lines import Copy, Lines
+from cutegemm.kernels.staging import BAND, SLOT_BYTES, SLOTS, TMA_ALIGN, Box, Staging
 
 _UNROLLED = 32  # nodes of a tile's units, up to which they are compiled one by one
 _AT_ONCE = 8  # words that a lane copies at a time: so many loads from shared memory are in flight
@@ -165,7 +165,7 @@ class StagedEpilogue(Epilogue):
                 self._wait_until_read(0)
                 self._fetch(tile, unit + SLOTS - 1)
         elif cutlass.const_expr(not self.views):
-            pass  # the lanes have copied what was in the slot
+            cute.arch.sync_warp()  # every lane has copied from the slot
         elif cutlass.const_expr(self._units % SLOTS == 0):
             self._wait_until_read(SLOTS - 1)
         else:  # the tile before has ended in the slot that this one begins with
@@ -182,7 +182,6 @@ class StagedEpilogue(Epilogue):
             self._store(tile, box, unit)
         if cutlass.const_expr(any(box.by_tma for box in self.staging.stores)):
             cute.arch.cp_async_bulk_commit_group()
-        cute.arch.sync_warp()  # every lane has copied its words
 
     def _wait_until_read(self, pending: int) -> None:
         """Waits until TMA has read the slots of all stores but the last `pending`."""
@@ -208,10 +207,11 @@ class StagedEpilogue(Epilogue):
                 view = self.views[box.tensor.name]
                 cute.copy(view.atom, view.slots[None, self.slot + unit % SLOTS], self._box(tile, box, unit))
             else:
-                self._copy_lines(lines, unit)
+                self._copy_lines(lines, unit, 1)
         else:
             # A slot that TMA fills does not keep the unit before.
-            self._copy_lines(self._lines(tile, box, unit, box.n_major and not self.staging.loads), unit)
+            lines = self._lines(tile, box, unit, following=box.n_major and not self.staging.loads)
+            self._copy_lines(lines, unit, _AT_ONCE)
 
     def _lines(self, tile: Tile, box: Box, unit: Any, following: bool) -> Lines:
         """The lines of a unit's box, which do or do not continue those of the unit before, where that is their left
@@ -227,41 +227,34 @@ class StagedEpilogue(Epilogue):
         begins, ends = Int32(1), Int32(1)
         if following:
             begins, ends = Int32(across == 0), Int32(across == self._across - 1) | Int32(end <= box.line)
-        start, pitch = self.address(tensor, row, place), self.values[f"stride.{tensor.name}.{tensor.strides[0]}"]
-        return Lines(box, start, pitch * box.itemsize, count, cutlass.min(end, box.line), begins, ends)
+        start = self.address(tensor, row, place)
+        pitch = self.values[f"stride.{tensor.name}.{tensor.strides[0]}"] * box.itemsize
+        odd, alternating = (Int32(x >> 1) & 1 for x in (start, pitch))
+        return Lines(box, start, pitch, odd, alternating, count, cutlass.min(end, box.line), begins, ends)
 
     @cute.jit
-    def _copy_lines(self, lines: cutlass.Constexpr, unit: Int32) -> None:
-        """Has the lanes copy `lines` of a unit: words side by side, then what no word holds."""
-        turn = min(_AT_ONCE * lines.at_once, lines.box.lines)
+    def _copy_lines(self, lines: cutlass.Constexpr, unit: Int32, words: cutlass.Constexpr) -> None:
+        """Has the lanes copy `lines` of a unit, `words` each at a time."""
+        turn = min(words * lines.at_once, lines.box.lines)
         for first in cutlass.range(0, lines.box.lines, turn, unroll=1):
-            self._copy_words(lines, unit, first, turn)
+            copies = list(lines.words(self.lane, first, turn))
+            held = [self._word(lines, unit, copy) for copy in copies]
+            for copy, word in zip(copies, held, strict=True):
+                _store_if(copy.inside, copy.address, word)
         if lines.ragged:
-            for first in cutlass.range_constexpr(0, 2 * lines.box.lines, 32):
-                i = first + self.lane
-                line, at = lines.single(i)
-                held = self._bits(lines.box, unit % SLOTS, line, at & (lines.box.line - 1), Uint16)
-                _store_if(lines.alone(i), lines.address(line, at), held)
+            for copy in lines.singles(self.lane):
+                held = self._bits(lines.box, unit % SLOTS, copy.line, copy.at & (lines.box.line - 1), Uint16)
+                _store_if(copy.inside, copy.address, held)
 
-    def _copy_words(self, lines: Lines, unit: Any, first: Any, count: int) -> None:
-        """Copies a lane's words of `count` lines from `first` on: reads all, then stores."""
-        box, copies = lines.box, []
-        within, at = lines.place(self.lane)
-        address = lines.address(first + within, at)
-        for start in range(0, count, lines.at_once):
-            line = first + start + within
-            element = at - lines.odd(line)
-            if not lines.may_be_odd:
-                word = self._bits(box, unit % SLOTS, line, at, Int32)
-            else:  # element -1 is the last of the unit before
-                slot = (unit + (SLOTS - 1) * Int32(element < 0)) % SLOTS
-                low = self._bits(box, slot, line, element & (box.line - 1), Uint16)
-                high = self._bits(box, unit % SLOTS, line, element + 1, Uint16)
-                word = Int32(low) | Int32(high) << 16
-            copies.append((lines.whole(line, element), address & -WORD, word))
-            address += lines.at_once * lines.pitch
-        for copy in copies:
-            _store_if(*copy)
+    def _word(self, lines: Lines, unit: Any, copy: Copy) -> Any:
+        """The bits of a lane's word. Element -1 is the last of the unit before."""
+        box, slot = lines.box, unit % SLOTS
+        if not lines.may_be_odd:
+            return self._bits(box, slot, copy.line, copy.at, Int32)
+        before = (unit + (SLOTS - 1) * Int32(copy.at < 0)) % SLOTS
+        low = self._bits(box, before, copy.line, copy.at & (box.line - 1), Uint16)
+        high = self._bits(box, slot, copy.line, copy.at + 1, Uint16)
+        return Int32(low) & 0xFFFF | Int32(high) << 16  # what is loaded as unsigned is extended by its sign
 
     def _bits(self, box: Box, slot: Any, line: Any, at: Any, kind: Any) -> Any:
         """What lies from element `at` of a line on in a slot, as a number of a `kind`."""

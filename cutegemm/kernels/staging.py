@@ -86,9 +86,9 @@ class Box:
 
     def line_offset(self, line: Any, along: Any) -> Any:
         """Where the element `along` of a line lies, in bytes from the slot's start."""
-        at = line * self.line_bytes + along * self.itemsize
-        chunk = (at >> 7) & ((1 << self.swizzle_bits) - 1)
-        return self.offset + (at ^ (chunk << 4))
+        start = line * self.line_bytes
+        chunk = (start >> 7) & ((1 << self.swizzle_bits) - 1)
+        return self.offset + start + (along * self.itemsize ^ chunk << 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,9 @@ def staging(signature: Signature, tile_n: int, accumulators: int) -> Staging | N
     loads = [t for t in tensors if t not in stores and _contiguous(t) and t.access.align >= TMA_ALIGN]
     if not all(map(_contiguous, stores)):
         return None
-    vectors = len(tensors) + sum(spec.kind == "row" for spec in signature.epilogue.operands)
+    # What is loaded to registers waits there for the rest of the unit, with addresses and masks.
+    vectors = 2 * len(tensors) - len(loads) - len(stores)
+    vectors += sum(spec.kind == "row" for spec in signature.epilogue.operands)
     for width in _WIDTHS:
         if tile_n % width == 0 and accumulators + vectors * width // 2 <= _VALUES:
             boxes = [Box(t, width // 2 if t.paired else width) for t in (*loads, *stores)]
