@@ -5,13 +5,21 @@ columns of two rows in every group of eight, so a gated unit's columns meet in o
 ldmatrix and stmatrix, and no shuffle and no barrier between warps is needed. Edges are TMA's: it brings zeros from
 outside a matrix and writes nothing there, but for the 16 bytes that a line may end inside of (see `_store`).
 
+What TMA can't take away, for rows that are not aligned to 16 bytes, the warp's lanes copy from the slot to global
+memory, line by line and side by side in words of 4 bytes (see `lines`). What TMA can't bring the lanes load to
+registers, element by element.
+
 Timeline of a warp for one tile, u counting its units, S = 2 slots
     before the main loop   fetch units 0 … S-1; load Row and Col operands of unit 0 into registers
-    unit u                 load Row and Col operands of unit u+1; wait for its fetch, read it; compute
+    unit u                 load Row and Col operands of unit u+1; wait for its fetch, read it; load what is not fetched;
+                           compute
                            wait until TMA has read slot u-1, fetch u+S-1 into it (no fetches: until it has read what
-                           was stored from slot u % S before)
-                           write the outputs, fence, store
+                           was stored from slot u % S before; no TMA at all: until every lane has)
+                           write the outputs, fence, store: TMA reads on its own, lanes copy at once
 A slot's mbarrier takes one arrival, the warp's own that announces a unit's bytes.
+
+Where nothing is fetched into slots, unit u-1 is still in its own while the lanes copy u: so a word that the two share
+is written whole, and single elements are left only at the ends of a tile's rows.
 """
 
 from __future__ import annotations
