@@ -62,7 +62,8 @@ SIGNATURES = {
     "residual, narrow": problem(
         epilogue=epilogues.bias_add,
         signature={
-            "operands": (Access("bf16", "n", 16), Access("bf16", "n", 2)), "outputs": (Access("bf16", "n", 2),),
+            "operands": (Access("bf16", "n", 16), Access("bf16", "n", 2)),
+            "outputs": (Access("bf16", "n", 2),),
         },
     ),
     "strided output": problem(signature={"outputs": (Access("bf16", "strided", 2),)}),

@@ -32,7 +32,9 @@ KERNELS = (
 #: Those for epilogues that pair columns, which stay columns.
 UPRIGHT = tuple(kernel for kernel in KERNELS if "swap_ab" not in kernel)
 #: m, n, k: whole units, edges within a unit at an even and an odd column, less than a unit, several tiles for a block.
-SIZES = ((256, 384, 64), (300, 521, 136), (65, 130, 72), (7, 5, 64), (1, 1, 64), (33, 1, 64), (1, 77, 64), (2500, 2049, 64))
+SIZES = (
+    (256, 384, 64), (300, 521, 136), (65, 130, 72), (7, 5, 64), (1, 1, 64), (33, 1, 64), (1, 77, 64), (2500, 2049, 64),
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module", autouse=True)

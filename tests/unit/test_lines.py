@@ -24,7 +24,9 @@ def box(shape: tuple[str, str, int], align: int) -> Box:
     return Box(abi.TensorArgument("out0", Access(dtype, major, align), ("m", "n", "l0", "l1")), columns)
 
 
-def lines_of(box: Box, unit: int, start: int, pitch: int, count: int, length: int, units: int, following: bool) -> Lines:
+def lines_of(
+    box: Box, unit: int, start: int, pitch: int, count: int, length: int, units: int, following: bool
+) -> Lines:
     """The lines of one of `units` in a row, over `count` lines of `length` elements."""
     first = unit * box.line
     at, end = start + first * box.itemsize, length - first
