@@ -38,7 +38,9 @@ from cutegemm.kernels.epilogue import Epilogue, Place
 from cutegemm.kernels.lines import Copy, Lines
 from cutegemm.kernels.staging import BAND, SLOT_BYTES, SLOTS, TMA_ALIGN, Box, Staging
 
-_UNROLLED = 32  # nodes of a tile's units, up to which they are compiled one by one
+#: Nodes of a tile's units, up to which they are compiled one by one: but with the addresses of all units' operands held
+#: at once, registers are too few.
+_UNROLLED = 32
 _AT_ONCE = 8  # words that a lane copies at a time: so many loads from shared memory are in flight
 GROUP = 8  # columns of one 8x8 matrix of a fragment
 
@@ -144,7 +146,8 @@ class StagedEpilogue(Epilogue):
         """Finishes a tile. `accumulators` are a thread's of wgmma: of each band, each group of 8 columns, each half of
         the rows, two columns; so each unit's follow those of the unit before."""
         scalars = self.scalars()
-        unroll = self._units if self._units * len(self.signature.epilogue.nodes) <= _UNROLLED else 1
+        few = self._units * len(self.signature.epilogue.nodes) <= _UNROLLED and not self._unreachable
+        unroll = self._units if few else 1
         for unit in cutlass.range(self._units, unroll=unroll):
             groups = range(self._groups)
             acc = [accumulators[4 * g + 2 * half + c] for half in range(2) for g in groups for c in range(2)]
@@ -326,15 +329,20 @@ class StagedEpilogue(Epilogue):
         return {name: tensor for name, tensor in tensors.items() if name not in brought}
 
     def _load(self, tile: Tile, tensor: abi.TensorArgument, unit: Any) -> Any:
-        """A lane's elements of a unit from global memory, in the order of the accumulators."""
+        """A lane's elements of a unit from global memory, in the order of the accumulators. All are loaded at once, and
+        none in a branch, which would wait for it: outside of the matrix those at its edge, for what is not stored."""
         band, column = self._coordinates(tile, unit)
         place = Place(tile.l0, tile.l1, column * self.staging.columns + self.lane % 4 * 2)
-        elements: list[Any] = []
+        width, extent, place = self.domain(tensor, place, 2)
+        step = width * GROUP // 2
+        elements = []
         for half in range(2):
-            row = band * BAND + half * 8 + self.lane // 4
+            row = cutlass.min(band * BAND + half * 8 + self.lane // 4, self.values["m"] - 1)
             for group in range(self._groups):
-                found = self.load(tensor, row, row < self.values["m"], place.right(group * GROUP), 2)
-                elements += found.to_elements()
+                for c in range(width):
+                    at = cutlass.min(place.column + group * step + c, extent - 1)
+                    vector, _ = self.vector(tensor, row, Place(tile.l0, tile.l1, at), 1)
+                    elements.append(vector[0].to(Float32))
         return _vector(elements)
 
     def _vectors_of(self, tile: Tile) -> dict[str, Any]:

@@ -119,8 +119,8 @@ def staging(signature: Signature, tile_n: int, accumulators: int) -> Staging | N
     loads = [t for t in tensors if t not in stores and _contiguous(t) and t.access.align >= TMA_ALIGN]
     if not all(map(_contiguous, stores)):
         return None
-    # What is loaded to registers waits there for the rest of the unit, with addresses and masks.
-    vectors = 2 * len(tensors) - len(loads) - len(stores)
+    # What is loaded to registers takes two more for an address.
+    vectors = 2 * len(tensors) - (len(loads) + len(stores))
     vectors += sum(spec.kind == "row" for spec in signature.epilogue.operands)
     for width in _WIDTHS:
         if tile_n % width == 0 and accumulators + vectors * width // 2 <= _VALUES:
