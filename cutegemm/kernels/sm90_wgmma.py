@@ -18,8 +18,9 @@ Pipeline: per stage a `full` and an `empty` mbarrier
 Named barriers (ping-pong): 1 and 2 hand the tensor cores to consumer 0 and 1, 256 threads each: the one that waits,
 and the one that has issued its last wgmma.
 
-Epilogue: through shared memory by TMA, each warp on its own (`staged_epilogue`), or straight from registers where TMA
-can't take an output or operand (`warp_epilogue`). Its stores run on while the next tile is multiplied.
+Epilogue: through shared memory, each warp on its own (`staged_epilogue`), by TMA, or by the lanes where rows are not
+aligned for it; or straight from registers where an output has no contiguous dimension (`warp_epilogue`). TMA's stores
+run on while the next tile is multiplied.
 
 Shared memory: stages x A tile | stages x B tile | full | empty | slots of the epilogue | their mbarriers
     tiles (of each piece) in swizzled atoms, as wide as a row of a K-major tile, else of 128 bytes

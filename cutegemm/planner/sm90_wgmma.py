@@ -149,7 +149,7 @@ def _tile_refusal(config: WgmmaConfig) -> Refusal | None:
 def _layout_refusal(problem: Problem, config: WgmmaConfig) -> Refusal | None:
     a, b = problem.signature.a, problem.signature.b
     if config.tile_n % _EPILOGUE_COLUMNS and staging(problem.signature, config.tile_n, config.accumulators) is None:
-        reason = f"tile_n={config.tile_n}: must be a multiple of {_EPILOGUE_COLUMNS} where TMA can't store the output"
+        reason = f"tile_n={config.tile_n}: must be a multiple of {_EPILOGUE_COLUMNS} where outputs leave from registers"
         return Refusal("warpgroup tile", reason)
     operands: tuple[tuple[str, Access, int, int], ...] = (
         ("tile_m", a, config.tile_m, config.cluster_n),
@@ -198,7 +198,7 @@ class PersistentModel:
         self.problem, self.device = problem, device
         sm_clocks = device.sm_count * device.clock_hz
         self.flops_per_clk = TENSOR_RATE * device.peak_flops / sm_clocks
-        self.epilogue_bytes, self.epilogue_clocks = epilogue_costs(problem, device, sm_clocks)
+        self.epilogue_bytes, self.epilogue_clocks = epilogue_costs(problem, device, sm_clocks, staged=True)
 
     def estimate(self, config: WgmmaConfig) -> Estimate:
         """The modelled time of `config`: see the module's docstring."""
