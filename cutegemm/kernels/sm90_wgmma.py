@@ -8,7 +8,8 @@ Schedules
     ping-pong     they take tiles in turn: while one multiplies, the other finishes its tile, so that the epilogue
                   costs nothing as long as it is shorter than a main loop
 A cluster of cluster_m x cluster_n CTAs takes as many neighbouring tiles. A CTA loads its share of the A tile that its
-row of the cluster has in common and multicasts it, and likewise of B along its column.
+row of the cluster has in common and multicasts it, and likewise of B along its column. In a cluster of
+cluster_m x cluster_n x cluster_k CTAs each such plane has a part of K.
 
 Pipeline: per stage a `full` and an `empty` mbarrier
     full    1 arrival (this CTA's producer, announcing the bytes of both tiles), then the bytes, from this CTA's
@@ -22,7 +23,7 @@ Epilogue: through shared memory, each warp on its own (`staged_epilogue`), by TM
 aligned for it; or straight from registers where an output has no contiguous dimension (`warp_epilogue`). TMA's stores
 run on while the next tile is multiplied.
 
-Shared memory: stages x A tile | stages x B tile | full | empty | slots of the epilogue | their mbarriers
+Shared memory: stages x A tile | stages x B tile | sums received | full | empty | slots of the epilogue | mbarriers
     tiles (of each piece) in swizzled atoms, as wide as a row of a K-major tile, else of 128 bytes
     8 warps x 2 slots x 2 KiB
 
@@ -46,7 +47,10 @@ Programmatic dependent launch: a CTA may start while the kernel before it in the
 
 Split K (`split`), copied operands (`pad`) and pieces of operands: `workspace` says what lies where, `surroundings`
 launches what goes before and after. A part of K is another tile of the same place, whose fp32 sums go to the workspace
-as the output of a further batch entry; the sum over the parts, and the epilogue, are a kernel of their own.
+as the output of a further batch entry; the sum over the parts, and the epilogue, are a kernel of their own. With
+`reduction` "atomic" TMA adds them to one sum instead, as they come.
+Of `cluster_k` parts the sums meet in shared memory instead (`cluster_sum`), and the CTAs of a cluster that have them
+finish `share_n` columns each: with the whole epilogue where K has no more parts than these.
 
 With `swap_ab` the CTAs work on D^T = B^T A^T: arguments and signature trade the names of A and B, m and n, and nothing
 below knows of it.
@@ -54,7 +58,7 @@ below knows of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import cutlass
@@ -64,11 +68,13 @@ from cutlass.cute.nvgpu import cpasync, warpgroup
 from cutlass.memory import SmemAllocator
 
 from cutegemm.kernels import abi, pieces, surroundings, tma, wgmma_epilogue, workspace
+from cutegemm.kernels.cluster_sum import ClusterSum
 from cutegemm.kernels.config import OPERAND_BYTES
 from cutegemm.kernels.cute_types import NUMERIC
 from cutegemm.kernels.scheduler import tile_at
 from cutegemm.kernels.staging import BAND, SLOT_BYTES, SLOTS, Staging, staging
 from cutegemm.kernels.wgmma_config import CONSUMERS, SWIZZLE_BYTES, WARPGROUP, WgmmaConfig
+from cutegemm.kernels.workspace import PITCH
 
 if TYPE_CHECKING:
     from cutegemm.problem import Signature
@@ -93,8 +99,9 @@ class WgmmaGemm:
         inner = surroundings.before(self.signature, cfg, given, stream)
         v = self._oriented(inner)
         operands = (*self._tma("a", v, cfg.tile_m, cfg.cluster_n), *self._tma("b", v, cfg.tile_n, cfg.cluster_m))
-        staged = wgmma_epilogue.descriptors(self._staging, {**v, "l1": v["l1"] * cfg.split})
-        size = cfg.cluster_m * cfg.cluster_n
+        stored = {**self._stored(v), "l1": v["l1"] * workspace.sums(cfg)}
+        staged = wgmma_epilogue.descriptors(self._staging, stored)
+        size = cfg.cluster_size
         grid = cutlass.min(self._cluster_tiles(v), v["sm_count"] // size) * size
         self.kernel(tuple(inner.values()), operands, staged).launch(
             grid=(grid, 1, 1), block=((1 + CONSUMERS) * WARPGROUP, 1, 1), cluster=(size, 1, 1),
@@ -103,9 +110,14 @@ class WgmmaGemm:
         surroundings.after(self.signature, cfg, given, inner, stream)
 
     @property
+    def _parts(self) -> int:
+        """Parts of K whose sums go to the workspace, if there are several."""
+        return workspace.parts(self.config)
+
+    @property
     def _inner(self) -> Signature:
         """The signature of the product: of copies of operands, of parts of K."""
-        return workspace.inner(self.signature, self.config.pad, self.config.split)
+        return workspace.inner(self.signature, self.config.pad, self._parts)
 
     @property
     def _solved(self) -> Signature:
@@ -118,7 +130,13 @@ class WgmmaGemm:
 
     @property
     def _staging(self) -> Staging | None:
-        return staging(self._solved, self.config.tile_n, self.config.accumulators)
+        plan = staging(self._solved, self.config.share_n, self.config.accumulators)
+        return plan and replace(plan, adds=workspace.atomic(self.config))
+
+    def _stored(self, v: dict[str, Any]) -> dict[str, Any]:
+        """The arguments as the epilogue takes them: sums of parts have rows of whole chunks, which TMA writes."""
+        along = "m" if self.config.swap_ab else "n"
+        return v if self._parts == 1 else {**v, along: (v[along] + (PITCH - 1)) // PITCH * PITCH}
 
     def _cluster_rows(self, v: dict[str, Any]) -> Any:
         return cute.ceil_div(v["m"], self.config.tile_m * self.config.cluster_m)
@@ -128,7 +146,7 @@ class WgmmaGemm:
 
     def _cluster_tiles(self, v: dict[str, Any]) -> Any:
         """What clusters have to do: tiles of D, each as often as K has parts."""
-        return self._cluster_rows(v) * self._cluster_columns(v) * v["l0"] * v["l1"] * self.config.split
+        return self._cluster_rows(v) * self._cluster_columns(v) * v["l0"] * v["l1"] * self._parts
 
     def _argument(self, name: str) -> abi.TensorArgument:
         return next(t for t in abi.tensors(self._solved) if t.name == name)
@@ -160,12 +178,14 @@ class WgmmaGemm:
         warp = cute.arch.make_warp_uniform(tid // 32)
         group = cute.arch.make_warp_uniform(tid // WARPGROUP)
         rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-        rank_m, rank_n = rank % cfg.cluster_m, rank // cfg.cluster_m
+        plane = cfg.cluster_m * cfg.cluster_n
+        rank_m, rank_n, rank_k = rank % cfg.cluster_m, rank % plane // cfg.cluster_m, rank // plane
 
         allocator = SmemAllocator()
         layout_a, layout_b = self._shared_layout("a", cfg.tile_m), self._shared_layout("b", cfg.tile_n)
         smem_a = allocator.allocate_tensor(dtype, layout_a.outer, 1024, swizzle=layout_a.inner)
         smem_b = allocator.allocate_tensor(dtype, layout_b.outer, 1024, swizzle=layout_b.inner)
+        received = ClusterSum.allocate(cfg, allocator)
         full = allocator.allocate_array(Int64, cfg.stages, byte_alignment=8)
         empty = allocator.allocate_array(Int64, cfg.stages, byte_alignment=8)
         slots, fetched = None, None
@@ -185,14 +205,15 @@ class WgmmaGemm:
                 if cutlass.const_expr(self._staging is not None and bool(self._staging.loads)):
                     for s in cutlass.range_constexpr(wgmma_epilogue.WARPS * SLOTS):
                         cute.arch.mbarrier_init(fetched + s, 1)
+                ClusterSum.init(cfg, received)
         cute.arch.mbarrier_init_fence()
-        if cutlass.const_expr(peers > 1):
+        if cutlass.const_expr(cfg.cluster_size > 1):
             cute.arch.cluster_arrive_relaxed()
             cute.arch.cluster_wait()
         else:
             cute.arch.sync_threads()
 
-        size = cfg.cluster_m * cfg.cluster_n
+        size = cfg.cluster_size
         block, _, _ = cute.arch.block_idx()
         blocks, _, _ = cute.arch.grid_dim()
         first, step = block // size, blocks // size
@@ -204,7 +225,7 @@ class WgmmaGemm:
             cute.arch.setmaxregister_decrease(_PRODUCER_REGISTERS)
             if warp == 0:
                 self._produce(v, atom_a, tensor_a, atom_b, tensor_b, smem_a, smem_b, full, empty, rank_m, rank_n,
-                              first, step, total, k_tiles)  # fmt: skip
+                              rank_k, first, step, total, k_tiles)  # fmt: skip
         else:
             cute.arch.setmaxregister_increase(_CONSUMER_REGISTERS)
             cute.arch.griddepcontrol_wait()
@@ -224,8 +245,8 @@ class WgmmaGemm:
             # Which CTA's empty barrier this lane signals: every CTA that multicasts into this one's stages.
             other = lane - cfg.cluster_n
             along_m = other + Int32(other >= rank_m)
-            peer = Int32(cutlass.select_(lane < cfg.cluster_n, rank_m + lane * cfg.cluster_m,
-                                         along_m + rank_n * cfg.cluster_m))  # fmt: skip
+            peer = rank_k * plane + Int32(cutlass.select_(lane < cfg.cluster_n, rank_m + lane * cfg.cluster_m,
+                                                          along_m + rank_n * cfg.cluster_m))  # fmt: skip
             count = Int32(0)
             tile = first
             stride = step
@@ -237,14 +258,17 @@ class WgmmaGemm:
                     cute.arch.barrier_arrive(barrier_id=1, number_of_threads=2 * WARPGROUP)
             mine = cutlass.max(0, (total - tile + stride - 1) // stride)
             epilogue = wgmma_epilogue.of_warp(
-                self._solved, v, self._staging, staged, rows, cfg.tile_n, consumer * 4 + warp_in_group, lane, slots,
-                fetched,
+                self._solved, self._stored(v), self._staging, staged, rows, cfg.share_n, consumer * 4 + warp_in_group,
+                lane, slots, fetched,
             )  # fmt: skip
+            shared = ClusterSum(cfg, received, consumer * 4 + warp_in_group, lane, rank)
             for i in cutlass.range(mine, unroll=1):
                 row, column, l0, l1, part = self._tile(tile + i * stride, v, rank_m, rank_n)
-                l1 = l1 + part * v["l1"]
+                if cutlass.const_expr(not workspace.atomic(cfg)):
+                    l1 = l1 + part * v["l1"]
                 band = (row * cfg.tile_m + row_in_tile) // BAND + warp_in_group
-                unfinished = epilogue.begin(i, band, column, l0, l1)
+                shared.begin()
+                unfinished = epilogue.begin(i, band, column * cfg.cluster_k + rank_k, l0, l1)
                 stage = count % cfg.stages
                 phase = (count // cfg.stages) & 1
                 if cutlass.const_expr(cfg.pingpong):
@@ -253,8 +277,9 @@ class WgmmaGemm:
                 sums = multiply(mma, accumulators, fragment_a, fragment_b, full, empty, stage, phase, k_tiles, lane,
                                 peer, peers, consumer)  # fmt: skip
                 count = count + k_tiles * (2 if cfg.pingpong else 1)
-                epilogue.finish(unfinished, sums)
+                epilogue.finish(unfinished, shared.of(i, sums))
             epilogue.drain()
+            shared.leave(mine)
 
     def _mma(self) -> Any:
         a, b = self._solved.a, self._solved.b
@@ -274,22 +299,23 @@ class WgmmaGemm:
         else:
             batch, left, top = tile_at(index, columns, rows, max(1, cfg.raster // cfg.cluster_n))
         row, column = top * cfg.cluster_m + rank_m, left * cfg.cluster_n + rank_n
-        if self.config.split == 1:
+        if self._parts == 1:
             return row, column, batch % v["l0"], batch // v["l0"], 0
         outer = batch // v["l0"]
         return row, column, batch % v["l0"], outer % v["l1"], outer // v["l1"]
 
     @cute.jit
     def _produce(self, v: Any, atom_a: Any, tensor_a: Any, atom_b: Any, tensor_b: Any, smem_a: Any, smem_b: Any,
-                 full: Any, empty: Any, rank_m: Int32, rank_n: Int32, first: Int32, step: Int32, total: Int32,
-                 k_tiles: Int32) -> None:  # fmt: skip
+                 full: Any, empty: Any, rank_m: Int32, rank_n: Int32, rank_k: Int32, first: Int32, step: Int32,
+                 total: Int32, k_tiles: Int32) -> None:  # fmt: skip
         cfg = self.config
+        above = rank_k * (cfg.cluster_m * cfg.cluster_n)
         mask_a, mask_b = None, None
         if cutlass.const_expr(cfg.cluster_n > 1):
             along_n = sum(1 << (i * cfg.cluster_m) for i in range(cfg.cluster_n))
-            mask_a = cutlass.Int16(Int32(along_n) << rank_m)
+            mask_a = cutlass.Int16(Int32(along_n) << (rank_m + above))
         if cutlass.const_expr(cfg.cluster_m > 1):
-            mask_b = cutlass.Int16(Int32((1 << cfg.cluster_m) - 1) << (rank_n * cfg.cluster_m))
+            mask_b = cutlass.Int16(Int32((1 << cfg.cluster_m) - 1) << (rank_n * cfg.cluster_m + above))
         modes = (None,) * cute.rank(tensor_a)
         tiles_a = cute.local_tile(tensor_a, (cfg.tile_m, cfg.tile_k), modes)
         tiles_b = cute.local_tile(tensor_b, (cfg.tile_n, cfg.tile_k), modes)
@@ -307,7 +333,7 @@ class WgmmaGemm:
         stage, phase = Int32(0), Int32(1)
         for i in cutlass.range(mine, unroll=1):
             row, column, l0, l1, part = self._tile(first + i * step, v, rank_m, rank_n)
-            first_k = part * k_tiles
+            first_k = (part * cfg.cluster_k + rank_k) * k_tiles
             a0, a1 = tma.batch(self._argument("a"), v, l0, l1)
             b0, b1 = tma.batch(self._argument("b"), v, l0, l1)
             for step_k in cutlass.range(k_tiles, unroll=1):

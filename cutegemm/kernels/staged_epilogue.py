@@ -67,10 +67,11 @@ class Tile:
     vectors: dict[str, cute.Tensor]
 
 
-def descriptor(box: Box, store: bool, v: dict[str, Any]) -> tuple[cute.CopyAtom, cute.Tensor]:
-    """The TMA descriptor that copies boxes of `box.tensor`."""
+def descriptor(box: Box, store: bool, v: dict[str, Any], adds: bool = False) -> tuple[cute.CopyAtom, cute.Tensor]:
+    """The TMA descriptor that copies boxes of `box.tensor`, or adds them to it."""
     extents = (v["m"], v["n"] // 2 if box.tensor.paired else v["n"])
-    op = cpasync.CopyBulkTensorTileS2GOp() if store else cpasync.CopyBulkTensorTileG2SOp()
+    stores = cpasync.CopyReduceBulkTensorTileS2GOp if adds else cpasync.CopyBulkTensorTileS2GOp
+    op = stores() if store else cpasync.CopyBulkTensorTileG2SOp()
     layout = cute.make_composed_layout(_swizzle(box), 0, cute.make_layout((BAND, box.columns), stride=_strides(box)))
     atom, tensor = cpasync.make_tiled_tma_atom(op, tma.view(box.tensor, extents, v), layout, (BAND, box.columns))
     return atom, tensor

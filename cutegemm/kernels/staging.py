@@ -93,11 +93,13 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """Units of `columns` accumulator columns, and what a slot holds of each tensor."""
+    """Units of `columns` accumulator columns, and what a slot holds of each tensor. `adds` says that what is stored is
+    added to what is there."""
 
     columns: int
     loads: tuple[Box, ...]
     stores: tuple[Box, ...]
+    adds: bool = False
 
     @property
     def by_tma(self) -> tuple[Box, ...]:

@@ -24,7 +24,9 @@ def descriptors(plan: Staging | None, v: dict[str, Any]) -> tuple[Any, ...]:
     """A TMA copy atom and a tensor for each box of `plan` that TMA copies."""
     if plan is None:
         return ()
-    return tuple(part for box in plan.by_tma for part in staged_epilogue.descriptor(box, box in plan.stores, v))
+    return tuple(
+        part for box in plan.by_tma for part in staged_epilogue.descriptor(box, box in plan.stores, v, plan.adds)
+    )
 
 
 def of_warp(signature: Signature, v: dict[str, Any], plan: Staging | None, staged: tuple[Any, ...], rows: int,

@@ -33,6 +33,7 @@ from cutegemm.planner.model import (
     LAUNCH_US,
     STREAM_RATE,
     Estimate,
+    clusters_at_once,
     epilogue_costs,
     operand_bytes,
     overlap,
@@ -60,6 +61,8 @@ SETUP_US = 0.4
 STEP_CLOCKS = 128
 #: Bytes that an SM fetches from L2 in a clock (estimated).
 SM_BYTES_PER_CLK = 64
+#: Bytes that a block takes from its cluster's other blocks in a clock, and the clocks before the first (estimated).
+CLUSTER_BYTES_PER_CLK, CLUSTER_CLOCKS = 12, 1000
 #: L2's rate to TMA, as a multiple of the rate to plain loads (fitted; a bound from below: no problem of the table waits
 #: for L2 alone).
 TMA_L2 = 2.6
@@ -112,7 +115,7 @@ def _operand_refusal(problem: Problem) -> Refusal | None:
 def _tile_refusal(config: WgmmaConfig) -> Refusal | None:
     """Rules of the tile alone. No registered configuration breaks them; a tuner's one may."""
     tile_m, tile_n = config.tile_m, config.tile_n
-    if min(tile_m, tile_n, config.cluster_m, config.cluster_n, config.raster) < 1:
+    if min(tile_m, tile_n, config.cluster_m, config.cluster_n, config.cluster_k, config.raster) < 1:
         return Refusal("tile", f"{config}: every size must be positive")
     # A pipeline needs a stage to compute on and one to fill.
     if config.stages < 2:
@@ -123,6 +126,9 @@ def _tile_refusal(config: WgmmaConfig) -> Refusal | None:
     # Consumers add each k-tile's products of pieces to sums in registers of their own, and would wait in turns.
     if config.pieces > 1 and config.pingpong:
         return Refusal("schedule", f"schedule=pingpong: pieces={config.pieces} want consumers that share a tile")
+    # A cluster's sums go from warp to warp, and consumers that take tiles in turns would hold each other up.
+    if config.cluster_k > 1 and config.pingpong:
+        return Refusal("schedule", f"schedule=pingpong: cluster {config.cluster} wants consumers that share a tile")
     # wgmma multiplies 64 rows, and cooperative consumers halve the tile.
     rows = INSTRUCTION_M if config.pingpong else INSTRUCTION_M * CONSUMERS
     if tile_m % rows:
@@ -131,6 +137,10 @@ def _tile_refusal(config: WgmmaConfig) -> Refusal | None:
     # One wgmma spans the tile's columns, and a unit of the epilogue is at least 16 of them.
     if tile_n % _UNIT_COLUMNS or tile_n > _INSTRUCTION_N_MAX:
         reason = f"tile_n={tile_n}: must be a multiple of {_UNIT_COLUMNS} up to {_INSTRUCTION_N_MAX}"
+        return Refusal("warpgroup tile", reason)
+    # Each block of a cluster finishes its share of the columns, in such units.
+    if tile_n % (_UNIT_COLUMNS * config.cluster_k):
+        reason = f"tile_n={tile_n}: cluster {config.cluster} shares out multiples of {_UNIT_COLUMNS} columns"
         return Refusal("warpgroup tile", reason)
     # Accumulators share a consumer's registers with addresses and the epilogue.
     held, what = config.accumulators, "accumulators"
@@ -141,15 +151,17 @@ def _tile_refusal(config: WgmmaConfig) -> Refusal | None:
         return Refusal("registers", reason)
     # A GPU may have no room for a larger cluster.
     if config.cluster_size > MAX_CLUSTER:
-        cluster = f"cluster {config.cluster_m}x{config.cluster_n}"
+        cluster = f"cluster {config.cluster}"
         return Refusal("cluster", f"{cluster}: {config.cluster_size} blocks, and at most {MAX_CLUSTER} are portable")
     return None
 
 
 def _layout_refusal(problem: Problem, config: WgmmaConfig) -> Refusal | None:
     a, b = problem.signature.a, problem.signature.b
-    if config.tile_n % _EPILOGUE_COLUMNS and staging(problem.signature, config.tile_n, config.accumulators) is None:
-        reason = f"tile_n={config.tile_n}: must be a multiple of {_EPILOGUE_COLUMNS} where outputs leave from registers"
+    if config.share_n % _EPILOGUE_COLUMNS and staging(problem.signature, config.share_n, config.accumulators) is None:
+        shares = f" in {config.cluster_k} shares" if config.cluster_k > 1 else ""
+        must = f"must be a multiple of {_EPILOGUE_COLUMNS * config.cluster_k} where outputs leave from registers"
+        reason = f"tile_n={config.tile_n}{shares}: {must}"
         return Refusal("warpgroup tile", reason)
     operands: tuple[tuple[str, Access, int, int], ...] = (
         ("tile_m", a, config.tile_m, config.cluster_n),
@@ -171,7 +183,7 @@ def _size_refusal(problem: Problem, config: WgmmaConfig, device: DeviceSpec) -> 
     rows, columns = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
     # Persistent blocks count their tiles, two strides ahead, and their k-tiles in 32 bits.
     tiles = ceil(problem.m / rows) * ceil(problem.n / columns) * problem.batch
-    resident = max(1, device.sm_count // config.cluster_size)
+    resident = max(1, device.sm_count // config.cluster_size)  # as the grid is made
     k_tiles = ceil(problem.k / config.tile_k)
     if tiles + 2 * resident > INT32_MAX or (ceil(tiles / resident) + 2) * k_tiles > INT32_MAX:
         reason = f"{tiles} tiles of {rows}x{columns} and {k_tiles} k-tiles each: blocks count them in 32 bits"
@@ -206,14 +218,15 @@ class PersistentModel:
         cluster_rows = ceil(problem.m / (config.tile_m * config.cluster_m))
         cluster_columns = ceil(problem.n / (config.tile_n * config.cluster_n))
         clusters = cluster_rows * cluster_columns * problem.batch
-        resident = device.sm_count // config.cluster_size
+        resident = clusters_at_once(device, config.cluster_size)
         waves = ceil(clusters / resident)
         tiles = clusters * config.cluster_size
-        k_tiles = ceil(problem.k / config.tile_k)
+        k_tiles = ceil(ceil(problem.k / config.tile_k) / config.cluster_k)
         pairs = len(pieces.pairs(problem.signature))
 
         us = 1e6 / device.clock_hz
-        mainloop, epilogue = us * k_tiles * self._step(config, pairs), us * self._epilogue(config)
+        mainloop, together = us * k_tiles * self._step(config, pairs), us * _cluster_sum(config)
+        epilogue = us * self._epilogue(config) + together
         if config.pingpong:
             between = max(mainloop, (mainloop + epilogue) / CONSUMERS)
             chain = mainloop + (waves - 1) * between + epilogue
@@ -240,7 +253,8 @@ class PersistentModel:
             us=launch + max(l2, overlap(chain, power, dram)),
             terms={
                 "tensor cores": waves * mainloop,
-                "epilogue": chain - waves * mainloop,
+                "epilogue": chain - waves * (mainloop + together),
+                **({"sums of a cluster": waves * together} if together else {}),
                 "power": power,
                 "L2": l2,
                 "device memory": dram,
@@ -261,7 +275,14 @@ class PersistentModel:
 
     def _epilogue(self, config: WgmmaConfig) -> float:
         """Clocks that a consumer warpgroup takes to finish its accumulators."""
-        return EPILOGUE_WAIT * config.accumulators * WARPGROUP * self.epilogue_clocks
+        return EPILOGUE_WAIT * config.accumulators / config.cluster_k * WARPGROUP * self.epilogue_clocks
+
+
+def _cluster_sum(config: WgmmaConfig) -> float:
+    """Clocks that sums take to where a cluster adds them up."""
+    if config.cluster_k == 1:
+        return 0.0
+    return CLUSTER_CLOCKS + config.received_bytes / CLUSTER_BYTES_PER_CLK
 
 
 def _fetched_rows(config: WgmmaConfig) -> float:

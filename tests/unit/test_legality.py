@@ -260,12 +260,12 @@ def test_occupancy(stages: int, smem_per_sm: int, blocks: int) -> None:
 @pytest.mark.parametrize("config", wgmma_config.CONFIGS, ids=str)
 @pytest.mark.parametrize("gpu", ["H100 PCIe", "H200"])
 def test_wgmma_configurations_are_legal_for_k_major_operands(config: WgmmaConfig, gpu: str) -> None:
-    assert wgmma_reason(contiguous_problem(256, 512, 128), config, lookup(gpu)) is None
+    assert wgmma_reason(contiguous_problem(256, 512, 1024), config, lookup(gpu)) is None
 
 
 @pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
 def test_every_layout_has_tiles_of_all_sizes(layout: str) -> None:
-    problem = contiguous_problem(256, 512, 128, layout=layout)
+    problem = contiguous_problem(256, 512, 1024, layout=layout)
     refusals = {config: wgmma_reason(problem, config) for config in wgmma_config.CONFIGS}
     assert {found[0] for found in refusals.values() if found is not None} == {"swizzle"}
     tiles = {(c.tile_m, c.tile_n, c.pingpong) for c, found in refusals.items() if found is None}

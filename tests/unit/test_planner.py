@@ -119,7 +119,7 @@ def test_a_legal_plan_or_a_named_error(problem: Problem, gpu: device.DeviceSpec)
 
 def registered(config: KernelConfig) -> KernelConfig:
     """A configuration without its splits and copies, which are the problem's."""
-    return replace(config, split=1, pad="no") if hasattr(config, "pad") else config
+    return replace(config, split=getattr(config, "cluster_k", 1), pad="no") if hasattr(config, "pad") else config
 
 
 @given(
