@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from cutegemm.kernels.config import DEFAULT_RASTER, OPERAND_BYTES, Pad, spelled
 from cutegemm.kernels.staging import SLOT_BYTES, SLOTS
@@ -14,6 +14,7 @@ INSTRUCTION_M = 64  # rows of one wgmma, 16 for each warp of a warpgroup
 BARRIER_BYTES = 16  # a stage's full and empty mbarrier
 SWIZZLE_BYTES = 128  # the widest swizzle
 SWIZZLE_ALIGN = 1024  # it repeats every 8 rows
+FLAG_BYTES = 32  # a block's flags, one for each consumer, in a sector of L2
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class WgmmaConfig:
     in groups of `raster` tile columns, row by row. With `swap_ab` all of this is said of D^T = B^T A^T: `tile_m` lies
     along N, and a small M becomes the instruction's N. `split` units share a tile, each with a part of K, and `pad`
     names operands that are copied first (see `workspace`). Of operands that consist of `pieces`, a stage holds all.
+    With `stream`, clusters get equal shares of the k-tiles of a last, partial wave and a full one (see `stream_k`).
     """
 
     tile_m: int
@@ -42,6 +44,7 @@ class WgmmaConfig:
     split: int = 1
     pad: Pad = "no"
     pieces: int = 1
+    stream: bool = False
 
     @property
     def threads(self) -> int:
@@ -74,6 +77,16 @@ class WgmmaConfig:
         slots = 4 * CONSUMERS * SLOTS * (SLOT_BYTES + BARRIER_BYTES // 2)
         return self.stages * (self.stage_bytes + BARRIER_BYTES) + slots + 2 * SWIZZLE_ALIGN
 
+    @property
+    def sums_bytes(self) -> int:
+        """Memory for a block's sums of a part of a tile."""
+        return self.tile_m * self.tile_n * 4
+
+    def exchange_bytes(self, sm_count: Any) -> Any:
+        """Memory in which the blocks of a GPU hand sums of parts of tiles to each other (see `fixup`)."""
+        blocks = sm_count // self.cluster_size * self.cluster_size
+        return blocks * (self.sums_bytes + FLAG_BYTES) if self.stream else 0
+
     def options(self) -> dict[str, str]:
         """What a `kernel=` string can say about it, by key."""
         return {
@@ -84,7 +97,7 @@ class WgmmaConfig:
             "raster": str(self.raster),
             "swap_ab": "yes" if self.swap_ab else "no",
             "walk": self.walk,
-            "split": str(self.split),
+            "split": "stream" if self.stream else str(self.split),
             "pad": self.pad,
             "pieces": str(self.pieces),
         }
