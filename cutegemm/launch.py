@@ -159,7 +159,8 @@ def _bundled(
     legal = [c for c in _plan(problem, device, None, split_k, padding).candidates if c.estimate is not None]
     if split_k == "auto":
         configs = (k.description["config"] for bundle in bundles for k in bundle.kernels if k.arch == device.arch)
-        for split in sorted({config.get("split", 1) for config in configs}):
+        splits = {"stream" if config.get("stream") else config.get("split", 1) for config in configs}
+        for split in sorted(splits, key=str):
             with suppress(CuteGemmError):  # that nothing serves
                 other = _plan(problem, device, None, split, padding)
                 legal += [c for c in other.candidates if c.estimate is not None]
@@ -195,8 +196,7 @@ def _workspace(spec: compiler.Spec, constants: tuple[int, ...]) -> int:
         return 0
     names = (a.name for a in abi.arguments(spec.signature) if a.kind in ("size", "stride"))
     v = dict(zip(names, constants, strict=True))
-    config: Any = spec.config
-    return int(workspace.layout(spec.signature, config.pad, config.split, v, lambda c, x, y: x if c else y)[1])
+    return int(workspace.size(spec.signature, spec.config, v, lambda c, x, y: x if c else y))
 
 
 def _constants(recipe: Recipe, sm_count: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...] | None]:
