@@ -202,7 +202,7 @@ class WgmmaGemm:
         total = self._cluster_tiles(v)
         # Every part of K has as many k-tiles: those past K arrive as zeros.
         k_tiles = cute.ceil_div(cute.ceil_div(v["k"], cfg.tile_k), cfg.split)
-        share = stream_k.Share(total, k_tiles, step, first, _select) if cfg.stream else None
+        share = stream_k.Share.of(total, k_tiles, step, first, _select) if cfg.stream else None
 
         if group == 0:
             cute.arch.setmaxregister_decrease(_PRODUCER_REGISTERS)
@@ -246,8 +246,7 @@ class WgmmaGemm:
                 mine = share.finished
                 sums_of_parts = Fixup(cfg, v["ptr.workspace"], blocks, consumer, tid % WARPGROUP)
                 if share.unfinished > 0:
-                    _, begin, end = share.part(-1)
-                    count = end - begin
+                    count = share.end - share.begin
                     sums_of_parts.leave(
                         multiply(self._mma(), accumulators, fragment_a, fragment_b, full, empty, Int32(0), Int32(0), count,
                                  lane, peer, peers, consumer), block)  # fmt: skip
@@ -258,7 +257,7 @@ class WgmmaGemm:
             for i in cutlass.range(mine, unroll=1):
                 index, depth, begin = tile + i * stride, k_tiles, 0
                 if cutlass.const_expr(cfg.stream):
-                    index, begin, _ = share.part(i)
+                    index, begin = share.part(i)
                     depth = k_tiles - begin
                 row, column, l0, l1, part = self._tile(index, v, rank_m, rank_n)
                 l1 = l1 + part * v["l1"]
@@ -272,7 +271,7 @@ class WgmmaGemm:
                                 peer, peers, consumer)  # fmt: skip
                 count = count + depth * (2 if cfg.pingpong else 1)
                 if cutlass.const_expr(cfg.stream):
-                    self._collect(sums_of_parts, sums, share, index, begin, block)
+                    self._collect(sums_of_parts, sums, share, begin, block)
                 epilogue.finish(unfinished, sums)
             epilogue.drain()
 
@@ -330,8 +329,7 @@ class WgmmaGemm:
         for i in cutlass.range(mine, unroll=1):
             index, depth, first_k = first + i * step, k_tiles, 0
             if cutlass.const_expr(cfg.stream):
-                index, first_k, end = share.part(i - share.unfinished)
-                depth = end - first_k
+                index, first_k, depth = share.walk(i)
             row, column, l0, l1, part = self._tile(index, v, rank_m, rank_n)
             first_k = first_k + part * k_tiles
             a0, a1 = tma.batch(self._argument("a"), v, l0, l1)
@@ -362,11 +360,11 @@ class WgmmaGemm:
                 phase = phase ^ 1
 
     @cute.jit
-    def _collect(self, sums_of_parts: cutlass.Constexpr, sums: cute.Tensor, share: cutlass.Constexpr, tile: Int32,
-                 begin: Int32, block: Int32) -> None:  # fmt: skip
+    def _collect(self, sums_of_parts: cutlass.Constexpr, sums: cute.Tensor, share: cutlass.Constexpr, begin: Int32,
+                 block: Int32) -> None:  # fmt: skip
         """Adds what the clusters before this one leave of a tile that it has the end of, in their order."""
         if begin > 0:
-            for cluster in cutlass.range(share.first_helper(tile), share.cluster, unroll=1):
+            for cluster in cutlass.range(share.helper, share.cluster, unroll=1):
                 sums_of_parts.collect(sums, block - (share.cluster - cluster) * self.config.cluster_size)
 
     @cute.jit

@@ -39,65 +39,67 @@ def clusters_of(tiles: Any, k_tiles: Any, slots: Any, select: Select) -> Any:
 
 @dataclass(frozen=True)
 class Share:
-    """What the `cluster`-th of `clusters` does of `tiles` of `k_tiles` each. Tiles and clusters are counted from 0."""
+    """What one of `clusters` clusters does of tiles of `k_tiles` each; tiles, k-tiles and clusters count from 0.
 
-    tiles: Any
+    Its range ends in the tile `last`, before the k-tile `end`; `unfinished` is 1 where that leaves a part, beginning at
+    `begin`, which the cluster does not finish, else 0. Before that tile lie `own` tiles of the range, the first of which
+    begins at the k-tile `first`: what comes before it, if anything, is left by the clusters from `helper` on. Then there
+    are whole tiles: from the `whole`-th on, by clusters. `finished` counts the tiles that the cluster finishes.
+    """
+
     k_tiles: Any
     clusters: Any
     cluster: Any
+    last: Any
+    begin: Any
+    end: Any
+    unfinished: Any
+    own: Any
+    first: Any
+    helper: Any
+    whole: Any
+    finished: Any
     select: Select
 
-    @property
-    def streamed(self) -> Any:
-        """How many tiles are cut along K."""
-        rest = self.tiles % self.clusters
-        return self.select(rest == 0, 0, _least(self.tiles, rest + self.clusters, self.select))
+    @staticmethod
+    def of(tiles: Any, k_tiles: Any, clusters: Any, cluster: Any, select: Select) -> Share:
+        """The share of the `cluster`-th."""
+        cut = streamed(tiles, clusters, select)
+        total = cut * k_tiles
+        base, extra = total // clusters, total % clusters  # the first ranges have one more
+        low = cluster * base + _least(cluster, extra, select)
+        high = low + base + select(cluster < extra, 1, 0)
+        lowest, last = low // k_tiles, high // k_tiles
+        start, longer = lowest * k_tiles, extra * (base + 1)
+        helper = select(start < longer, start // (base + 1), (start - extra) // _most(base, 1, select))
+        return Share(
+            k_tiles, clusters, cluster, last, select(low > last * k_tiles, low - last * k_tiles, 0), high % k_tiles,
+            select(high % k_tiles == 0, 0, 1), last - lowest, low - start, helper, cut + cluster,
+            last - lowest + (tiles - cut) // clusters, select,
+        )  # fmt: skip
 
-    @property
-    def unfinished(self) -> Any:
-        """1 where the range ends within a tile, whose beginning is left to the tile's owner; else 0."""
-        return self.select(self._bound(self.cluster + 1) % self.k_tiles == 0, 0, 1)
+    def walk(self, i: Any) -> tuple[Any, Any, Any]:
+        """(tile, first k-tile, how many) of the `i`-th of all the cluster's parts, the unfinished one first."""
+        tile, first = self.part(i - self.unfinished)
+        leaving = i < self.unfinished
+        begin = self.select(leaving, self.begin, first)
+        return tile, begin, self.select(leaving, self.end, self.k_tiles) - begin
 
-    @property
-    def finished(self) -> Any:
-        """How many tiles the cluster finishes."""
-        return self._own + (self.tiles - self.streamed) // self.clusters
+    def part(self, i: Any) -> tuple[Any, Any]:
+        """(tile, first k-tile) of the `i`-th tile that the cluster finishes: the part's last k-tile is the tile's."""
+        tile = self.select(i < self.own, self.last - 1 - i, self.whole + (i - self.own) * self.clusters)
+        return tile, self.select(i == self.own - 1, self.first, 0)
 
-    def part(self, i: Any) -> tuple[Any, Any, Any]:
-        """(tile, first k-tile, k-tile past the last) of the `i`-th tile that the cluster finishes, which its last k-tile
-        always belongs to; -1 stands for the part that it leaves."""
-        low, high = self._bound(self.cluster), self._bound(self.cluster + 1)
-        tile = high // self.k_tiles - 1 - i
-        start = tile * self.k_tiles
-        begin = self.select(low > start, low - start, 0)
-        end = _least(high - start, self.k_tiles, self.select)
-        whole = self.streamed + self.cluster + (i - self._own) * self.clusters
-        cut = i < self._own
-        return self.select(cut, tile, whole), self.select(cut, begin, 0), self.select(cut, end, self.k_tiles)
 
-    def first_helper(self, tile: Any) -> Any:
-        """The first of the clusters that hold k-tiles of a tile of this one's range: those from it up to this one."""
-        base, extra = self._range
-        at = tile * self.k_tiles
-        longer, shorter = at // (base + 1), (at - extra) // base
-        return self.select(at < extra * (base + 1), longer, shorter)
-
-    @property
-    def _own(self) -> Any:
-        """How many tiles of its range the cluster finishes."""
-        return self._bound(self.cluster + 1) // self.k_tiles - self._bound(self.cluster) // self.k_tiles
-
-    @property
-    def _range(self) -> tuple[Any, Any]:
-        """k-tiles of a range, and how many ranges, the first ones, have one more."""
-        total = self.streamed * self.k_tiles
-        return total // self.clusters, total % self.clusters
-
-    def _bound(self, cluster: Any) -> Any:
-        """Where a cluster's range begins, in k-tiles from the first tile's first."""
-        base, extra = self._range
-        return cluster * base + _least(cluster, extra, self.select)
+def streamed(tiles: Any, clusters: Any, select: Select) -> Any:
+    """How many tiles are cut along K: none where whole waves of them are all."""
+    rest = tiles % clusters
+    return select(rest == 0, 0, _least(tiles, rest + clusters, select))
 
 
 def _least(x: Any, y: Any, select: Select) -> Any:
     return select(x < y, x, y)
+
+
+def _most(x: Any, y: Any, select: Select) -> Any:
+    return select(x > y, x, y)

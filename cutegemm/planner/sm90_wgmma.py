@@ -27,7 +27,7 @@ from cutegemm.errors import ShapeError
 from cutegemm.kernels import pieces
 from cutegemm.kernels.config import OPERAND_BYTES
 from cutegemm.kernels.staging import staging
-from cutegemm.kernels.stream_k import Share, clusters_of
+from cutegemm.kernels.stream_k import clusters_of, streamed
 from cutegemm.kernels.wgmma_config import CONSUMERS, INSTRUCTION_M, WARPGROUP, WgmmaConfig
 from cutegemm.planner.legality import INT32_MAX, MAX_CLUSTER, Refusal, extent_refusal
 from cutegemm.planner.model import (
@@ -281,13 +281,12 @@ class PersistentModel:
         """What the longest chain of a stream-K cluster has: main loops of whole tiles, epilogues, and clocks of handing
         sums over, where it leaves those of one part and adds up those of a tile's."""
         count = clusters_of(tiles, k_tiles, slots, _pick)
-        share = Share(tiles, k_tiles, count, count - 1, _pick)
-        if share.streamed == 0:
+        cut = streamed(tiles, count, _pick)
+        if cut == 0:
             return tiles / count, tiles // count, 0.0
-        whole = (tiles - share.streamed) // count
+        whole, helpers = (tiles - cut) // count, ceil(count / cut)
         moved = DRAM_LATENCY + config.sums_bytes / SM_BYTES_PER_CLK
-        helpers = ceil(count / share.streamed)
-        return tiles / count, whole + ceil(share.streamed / count), (1 + helpers) * moved
+        return tiles / count, whole + ceil(cut / count), (1 + helpers) * moved
 
     def _step(self, config: WgmmaConfig, pairs: int) -> float:
         """Clocks of a step along K: its products (of `pairs` of pieces), its fetches, or the memory latency that the

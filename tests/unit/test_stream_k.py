@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutegemm.kernels.stream_k import LEAST_K_TILES, MOST_SHARERS, Share, clusters_of
+from cutegemm.kernels.stream_k import LEAST_K_TILES, MOST_SHARERS, Share, clusters_of, streamed
 
 
 def pick(condition: bool, x: int, y: int) -> int:
@@ -17,12 +17,17 @@ def pick(condition: bool, x: int, y: int) -> int:
 
 def shares(tiles: int, k_tiles: int, slots: int) -> list[Share]:
     clusters = clusters_of(tiles, k_tiles, slots, pick)
-    return [Share(tiles, k_tiles, clusters, cluster, pick) for cluster in range(clusters)]
+    return [Share.of(tiles, k_tiles, clusters, cluster, pick) for cluster in range(clusters)]
 
 
 def parts(share: Share) -> list[tuple[int, int, int]]:
-    """In the order in which a cluster's producer and consumers walk them."""
-    return [share.part(i) for i in range(-share.unfinished, share.finished)]
+    """(tile, first k-tile, k-tile past the last) in the order in which a cluster's producer walks them."""
+    walked = [share.walk(i) for i in range(share.unfinished + share.finished)]
+    parts = [(tile, first, first + depth) for tile, first, depth in walked]
+    # Consumers walk the same.
+    left = [(share.last, share.begin, share.end)] * share.unfinished
+    assert parts == left + [(*share.part(i), share.k_tiles) for i in range(share.finished)]
+    return parts
 
 
 def check(tiles: int, k_tiles: int, slots: int) -> None:
@@ -42,7 +47,7 @@ def check(tiles: int, k_tiles: int, slots: int) -> None:
             else:
                 assert owners.setdefault(tile, share.cluster) == share.cluster
                 # The one place where a cluster waits is the end of what it does of its range.
-                assert begin == 0 or at == share.unfinished + share._own - 1
+                assert begin == 0 or at == share.unfinished + share.own - 1
     assert sorted(walked) == [(tile, k) for tile in range(tiles) for k in range(k_tiles)]
     assert sorted(owners) == list(range(tiles))
     collected: list[int] = []
@@ -50,7 +55,7 @@ def check(tiles: int, k_tiles: int, slots: int) -> None:
         for tile, begin, end in parts(share):
             if end < k_tiles or begin == 0:
                 continue
-            helpers = range(share.first_helper(tile), share.cluster)
+            helpers = range(share.helper, share.cluster)
             assert helpers
             ranges = [left[helper] for helper in helpers]
             assert {t for t, _, _ in ranges} == {tile}
@@ -86,7 +91,7 @@ def test_any_work(tiles: int, k_tiles: int, slots: int) -> None:
 @given(st.integers(1, 20), st.integers(1, 50), st.integers(1, 40))
 def test_whole_waves_are_not_cut(waves: int, k_tiles: int, slots: int) -> None:
     for share in shares(waves * slots, k_tiles, slots):
-        assert (share.streamed, share.unfinished, share.finished) == (0, 0, waves)
+        assert (share.own, share.unfinished, share.finished) == (0, 0, waves)
         assert parts(share) == [(share.cluster + i * slots, 0, k_tiles) for i in range(waves)]
 
 
@@ -95,10 +100,9 @@ def test_body_and_tail(waves: int, k_tiles: int, slots: int, data: st.DataObject
     """Past whole waves it is the tail and one wave that are cut: a range is a tile at least, of one helper."""
     rest = data.draw(st.integers(1, slots - 1))
     for share in shares(waves * slots + rest, k_tiles, slots):
-        assert share.streamed == slots + rest
+        assert streamed(waves * slots + rest, slots, pick) == slots + rest
         assert sum(end - begin for _, begin, end in parts(share)) >= waves * k_tiles
-        for tile, begin, _ in parts(share)[share.unfinished :]:
-            assert begin == 0 or share.cluster - share.first_helper(tile) == 1
+        assert share.first == 0 or share.cluster - share.helper == 1
 
 
 @given(st.integers(1, 131), st.integers(1, 3000))
