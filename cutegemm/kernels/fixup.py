@@ -1,7 +1,7 @@
 """Stream-K's fix-up: the sums of a tile's parts, handed from one cluster to another through the workspace.
 
-A consumer warpgroup that multiplied the beginning of a tile leaves its accumulators in the place of its own CTA, then
-raises its flag; that of the tile's owner waits for the flag, adds the sums to its own and takes the flag down again. The
+A consumer warpgroup that multiplied the beginning of a tile leaves its accumulators in its own CTA's place, then raises
+its flag; that of the tile's owner waits for the flag, adds the sums to its own and takes the flag down again. The
 same threads of every CTA hold the same elements of a tile, so sums lie in the order of registers, 16 bytes a thread:
 whole lines are written and read, whatever the tile's layout is. They pass through L2: a release by one thread after a
 barrier of its warpgroup publishes what all 128 have written, and an acquire by one before a barrier lets all read it.

@@ -47,6 +47,13 @@ Split K (`split`), copied operands (`pad`) and pieces of operands: `workspace` s
 launches what goes before and after. A part of K is another tile of the same place, whose fp32 sums go to the workspace
 as the output of a further batch entry; the sum over the parts, and the epilogue, are a kernel of their own.
 
+Stream-K (`stream`): `stream_k` says which k-tiles of which tiles a cluster takes, `fixup` how sums change hands.
+    producer   walks the k-tiles of all parts of the cluster's share as if they were one tile's
+    consumer   first the part that it does not finish, if there is one: multiplies, leaves its sums and raises a flag;
+               then its tiles as above; to one whose beginning others have, before the epilogue, it adds what they left
+A wait for sums ends: whoever is to leave them is a cluster before this one, does so before it waits for any, and
+started earlier, for a GPU starts the blocks of a grid in the order of their index.
+
 With `swap_ab` the CTAs work on D^T = B^T A^T: arguments and signature trade the names of A and B, m and n, and nothing
 below knows of it.
 """
@@ -202,7 +209,7 @@ class WgmmaGemm:
         total = self._cluster_tiles(v)
         # Every part of K has as many k-tiles: those past K arrive as zeros.
         k_tiles = cute.ceil_div(cute.ceil_div(v["k"], cfg.tile_k), cfg.split)
-        share = stream_k.Share.of(total, k_tiles, step, first, _select) if cfg.stream else None
+        share: Any = stream_k.Share.of(total, k_tiles, step, first, _select) if cfg.stream else None
 
         if group == 0:
             cute.arch.setmaxregister_decrease(_PRODUCER_REGISTERS)
@@ -241,14 +248,15 @@ class WgmmaGemm:
                     cute.arch.barrier_arrive(barrier_id=1, number_of_threads=2 * WARPGROUP)
             mine = cutlass.max(0, (total - tile + stride - 1) // stride)
             multiply = self._multiply if cutlass.const_expr(cfg.pieces == 1) else self._multiply_pieces
-            sums_of_parts = None
+            fixup: Any = None
             if cutlass.const_expr(cfg.stream):
+                fixup = Fixup(cfg, v["ptr.workspace"], blocks, consumer, tid % WARPGROUP)
                 mine = share.finished
-                sums_of_parts = Fixup(cfg, v["ptr.workspace"], blocks, consumer, tid % WARPGROUP)
                 if share.unfinished > 0:
                     count = share.end - share.begin
-                    sums_of_parts.leave(
-                        multiply(self._mma(), accumulators, fragment_a, fragment_b, full, empty, Int32(0), Int32(0), count,
+                    stage, phase = Int32(0), Int32(0)
+                    fixup.leave(
+                        multiply(self._mma(), accumulators, fragment_a, fragment_b, full, empty, stage, phase, count,
                                  lane, peer, peers, consumer), block)  # fmt: skip
             epilogue = wgmma_epilogue.of_warp(
                 self._solved, v, self._staging, staged, rows, cfg.tile_n, consumer * 4 + warp_in_group, lane, slots,
@@ -271,7 +279,7 @@ class WgmmaGemm:
                                 peer, peers, consumer)  # fmt: skip
                 count = count + depth * (2 if cfg.pingpong else 1)
                 if cutlass.const_expr(cfg.stream):
-                    self._collect(sums_of_parts, sums, share, begin, block)
+                    self._collect(fixup, sums, share, begin, block)
                 epilogue.finish(unfinished, sums)
             epilogue.drain()
 
@@ -360,12 +368,12 @@ class WgmmaGemm:
                 phase = phase ^ 1
 
     @cute.jit
-    def _collect(self, sums_of_parts: cutlass.Constexpr, sums: cute.Tensor, share: cutlass.Constexpr, begin: Int32,
+    def _collect(self, fixup: cutlass.Constexpr, sums: cute.Tensor, share: cutlass.Constexpr, begin: Int32,
                  block: Int32) -> None:  # fmt: skip
         """Adds what the clusters before this one leave of a tile that it has the end of, in their order."""
         if begin > 0:
             for cluster in cutlass.range(share.helper, share.cluster, unroll=1):
-                sums_of_parts.collect(sums, block - (share.cluster - cluster) * self.config.cluster_size)
+                fixup.collect(sums, block - (share.cluster - cluster) * self.config.cluster_size)
 
     @cute.jit
     def _multiply(self, mma: Any, accumulators: Any, fragment_a: Any, fragment_b: Any, full: Any, empty: Any,

@@ -9,8 +9,8 @@ others, whole waves of them, are dealt out as ever.
 A cluster has at most one part of a tile that it does not finish: the beginning of the tile in which its range ends.
 This part comes first, and its sums are left to the cluster that has the tile's last k-tile, the tile's owner. Then come
 the tiles that the cluster finishes: those of its range from the last to the first, and whole ones. So a cluster
-collects sums as late as it can, and only from clusters before it, which have left them before anything else: however
-few of the clusters run at a time, those that began first never wait for those that have yet to begin.
+collects sums as late as it can, and only from clusters before it, which leave them before anything else: where few of
+the clusters run at a time, and they start in order, none waits for one that has yet to start.
 
 The arithmetic is the same on Python's integers and on the DSL's: `select(condition, x, y)` is x where the condition
 holds. Free of torch and of the DSL.
@@ -42,9 +42,9 @@ class Share:
     """What one of `clusters` clusters does of tiles of `k_tiles` each; tiles, k-tiles and clusters count from 0.
 
     Its range ends in the tile `last`, before the k-tile `end`; `unfinished` is 1 where that leaves a part, beginning at
-    `begin`, which the cluster does not finish, else 0. Before that tile lie `own` tiles of the range, the first of which
-    begins at the k-tile `first`: what comes before it, if anything, is left by the clusters from `helper` on. Then there
-    are whole tiles: from the `whole`-th on, by clusters. `finished` counts the tiles that the cluster finishes.
+    `begin`, which the cluster does not finish, else 0. Before that tile lie `own` tiles of the range, of the first of
+    which it has the k-tiles from `first` on: those before, if any, are the sums that the clusters from `helper` to this
+    one leave. Whole tiles come last, every `clusters`-th from `whole` on; `finished` counts them and the `own`.
     """
 
     k_tiles: Any

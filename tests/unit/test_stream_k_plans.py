@@ -35,7 +35,8 @@ def test_asked_for_by_keyword_or_pin() -> None:
     assert (made.family, split(made)) == ("sm90_wgmma", "stream")
     assert {split(c) for c in made.candidates if c.refusal is None} == {"stream"}
     for keywords in ({}, {"split_k": "stream"}):
-        assert plan(2176, 2048, 4096, arch="H200", kernel=f"{PIN},split=stream", **keywords).kernel == f"{PIN},split=stream"
+        pinned = plan(2176, 2048, 4096, arch="H200", kernel=f"{PIN},split=stream", **keywords)
+        assert pinned.kernel == f"{PIN},split=stream"
     # Any size is served, with whole waves of tiles too, or with one short tile.
     for sizes in ((4096, 4224, 4096), (8, 8, 8), (128, 128, 65536)):
         assert plan(*sizes, arch="H200", kernel=f"{PIN},split=stream").kernel == f"{PIN},split=stream"
