@@ -107,7 +107,7 @@ class WgmmaConfig:
 
 
 #: Every configuration that `sm90_wgmma` is built in for 16-bit operands, with what each is for. Slices of a tile that
-#: lies along M or N are whole swizzle atoms of 64, so 96, 160 and 224 columns serve K-major operands only.
+#: lies along M or N are whole swizzle atoms of 64, so other widths serve K-major operands only.
 CONFIGS: tuple[WgmmaConfig, ...] = (
     # Many tiles and a short K: nothing waits for an epilogue.
     WgmmaConfig(128, 192, stages=4, cluster_m=2, pingpong=True),
@@ -135,6 +135,10 @@ CONFIGS: tuple[WgmmaConfig, ...] = (
     WgmmaConfig(128, 192, stages=4),
     WgmmaConfig(128, 160, stages=5),
     WgmmaConfig(128, 144, stages=5, walk="n"),
+    WgmmaConfig(256, 144, stages=3, cluster_n=2),
+    WgmmaConfig(256, 144, stages=3),
+    WgmmaConfig(256, 144, stages=3, cluster_n=2, swap_ab=True),
+    WgmmaConfig(256, 144, stages=3, swap_ab=True),
     WgmmaConfig(128, 128, stages=6, cluster_m=2),
     WgmmaConfig(128, 128, stages=6),
     WgmmaConfig(128, 96, stages=6, cluster_m=2),
@@ -146,7 +150,11 @@ CONFIGS: tuple[WgmmaConfig, ...] = (
     WgmmaConfig(64, 128, stages=8, pingpong=True),
     WgmmaConfig(64, 96, stages=9, cluster_m=2, pingpong=True),
     WgmmaConfig(64, 64, stages=8, pingpong=True),
+    WgmmaConfig(64, 32, stages=14, pingpong=True),
     # A few rows of D: tiles above would multiply mostly padding.
+    WgmmaConfig(128, 64, stages=7, cluster_m=4, swap_ab=True),
+    WgmmaConfig(128, 64, stages=7, swap_ab=True),
+    WgmmaConfig(128, 32, stages=9, cluster_m=4, swap_ab=True),
     WgmmaConfig(128, 32, stages=9, swap_ab=True),
     WgmmaConfig(64, 32, stages=14, pingpong=True, swap_ab=True),
     WgmmaConfig(64, 16, stages=16, pingpong=True, swap_ab=True),
