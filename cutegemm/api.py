@@ -60,8 +60,8 @@ def gemm(
             element of `a` and `b` while the call runs (docs/precision.md). A kernel serves what is asked for or
             refuses; on the CPU all of them are strict.
         split_k: into how many parts K is split, to be computed side by side and added up in order: a number up to that
-            of the kernel's steps along K; "auto", which leaves it to the planner; or "stream", for equal shares of all
-            steps for every block, whichever tiles they are of (`cutlass_cpp` alone has it).
+            of the kernel's steps along K; "auto", which leaves it to the planner; or "stream", for equal shares of the
+            steps for every block, whichever tiles they are of (`sm90_wgmma` and `cutlass_cpp` have it).
         padding: what becomes of an `a` or `b` that is not contiguous along a dimension and aligned to 16 bytes:
             "predicate" has the kernel read it as it is, "copy" has it copied into aligned rows first, and "auto" leaves
             it to the planner. `out` is written where it is, whatever its alignment.

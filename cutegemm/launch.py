@@ -164,7 +164,8 @@ def _bundled(
     legal = [c for c in plan.candidates if c.estimate is not None]
     if split_k == "auto":
         configs = (k.description["config"] for bundle in bundles for k in bundle.kernels if k.arch == device.arch)
-        for split in sorted({config.get("split", 1) for config in configs}):
+        splits = {"stream" if config.get("stream") else config.get("split", 1) for config in configs}
+        for split in sorted(splits, key=str):
             with suppress(CuteGemmError):  # that nothing serves
                 other = _plan(problem, device, None, split, padding, deterministic)
                 legal += [c for c in other.candidates if c.estimate is not None]

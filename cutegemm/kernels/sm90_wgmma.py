@@ -19,8 +19,9 @@ Pipeline: per stage a `full` and an `empty` mbarrier
 Named barriers (ping-pong): 1 and 2 hand the tensor cores to consumer 0 and 1, 256 threads each: the one that waits,
 and the one that has issued its last wgmma.
 
-Epilogue: through shared memory by TMA, each warp on its own (`staged_epilogue`), or straight from registers where TMA
-can't take an output or operand (`warp_epilogue`). Its stores run on while the next tile is multiplied.
+Epilogue: through shared memory, each warp on its own (`staged_epilogue`), by TMA, or by the lanes where rows are not
+aligned for it; or straight from registers where an output has no contiguous dimension (`warp_epilogue`). TMA's stores
+run on while the next tile is multiplied.
 
 Shared memory: stages x A tile | stages x B tile | sums received | full | empty | slots of the epilogue | mbarriers
     tiles (of each piece) in swizzled atoms, as wide as a row of a K-major tile, else of 128 bytes
@@ -51,6 +52,13 @@ as the output of a further batch entry; the sum over the parts, and the epilogue
 Of `cluster_k` parts the sums meet in shared memory instead (`cluster_sum`), and the CTAs of a cluster that have them
 finish `share_n` columns each: with the whole epilogue where K has no more parts than these.
 
+Stream-K (`stream`): `stream_k` says which k-tiles of which tiles a cluster takes, `fixup` how sums change hands.
+    producer   walks the k-tiles of all parts of the cluster's share as if they were one tile's
+    consumer   first the part that it does not finish, if there is one: multiplies, leaves its sums and raises a flag;
+               then its tiles as above; to one whose beginning others have, before the epilogue, it adds what they left
+A wait for sums ends: whoever is to leave them is a cluster before this one, does so before it waits for any, and
+started earlier, for a GPU starts the blocks of a grid in the order of their index.
+
 With `swap_ab` the CTAs work on D^T = B^T A^T: arguments and signature trade the names of A and B, m and n, and nothing
 below knows of it.
 """
@@ -66,10 +74,11 @@ from cutlass import Float32, Int32, Int64, Uint8
 from cutlass.cute.nvgpu import cpasync, warpgroup
 from cutlass.memory import SmemAllocator
 
-from cutegemm.kernels import abi, pieces, surroundings, tma, wgmma_epilogue, workspace
+from cutegemm.kernels import abi, pieces, stream_k, surroundings, tma, wgmma_epilogue, workspace
 from cutegemm.kernels.cluster_sum import ClusterSum
 from cutegemm.kernels.config import OPERAND_BYTES
 from cutegemm.kernels.cute_types import NUMERIC
+from cutegemm.kernels.fixup import Fixup
 from cutegemm.kernels.scheduler import tile_at
 from cutegemm.kernels.staging import BAND, SLOT_BYTES, SLOTS, Staging, staging
 from cutegemm.kernels.wgmma_config import CONSUMERS, SWIZZLE_BYTES, WARPGROUP, WgmmaConfig
@@ -102,6 +111,9 @@ class WgmmaGemm:
         staged = wgmma_epilogue.descriptors(self._staging, stored)
         size = cfg.cluster_size
         grid = cutlass.min(self._cluster_tiles(v), v["sm_count"] // size) * size
+        if cutlass.const_expr(cfg.stream):
+            slots, k_tiles = v["sm_count"] // size, cute.ceil_div(v["k"], cfg.tile_k)
+            grid = stream_k.clusters_of(self._cluster_tiles(v), k_tiles, slots, _select) * size
         self.kernel(tuple(inner.values()), operands, staged).launch(
             grid=(grid, 1, 1), block=((1 + CONSUMERS) * WARPGROUP, 1, 1), cluster=(size, 1, 1),
             min_blocks_per_mp=1, stream=stream, use_pdl=True,
@@ -219,12 +231,13 @@ class WgmmaGemm:
         total = self._cluster_tiles(v)
         # Every part of K has as many k-tiles: those past K arrive as zeros.
         k_tiles = cute.ceil_div(cute.ceil_div(v["k"], cfg.tile_k), cfg.split)
+        share: Any = stream_k.Share.of(total, k_tiles, step, first, _select) if cfg.stream else None
 
         if group == 0:
             cute.arch.setmaxregister_decrease(_PRODUCER_REGISTERS)
             if warp == 0:
                 self._produce(v, atom_a, tensor_a, atom_b, tensor_b, smem_a, smem_b, full, empty, rank_m, rank_n,
-                              rank_k, first, step, total, k_tiles)  # fmt: skip
+                              rank_k, first, step, total, k_tiles, share)  # fmt: skip
         else:
             cute.arch.setmaxregister_increase(_CONSUMER_REGISTERS)
             cute.arch.griddepcontrol_wait()
@@ -256,13 +269,28 @@ class WgmmaGemm:
                 if consumer == 1:  # the first turn is the first group's
                     cute.arch.barrier_arrive(barrier_id=1, number_of_threads=2 * WARPGROUP)
             mine = cutlass.max(0, (total - tile + stride - 1) // stride)
+            multiply = self._multiply if cutlass.const_expr(cfg.pieces == 1) else self._multiply_pieces
+            fixup: Any = None
+            if cutlass.const_expr(cfg.stream):
+                fixup = Fixup(cfg, v["ptr.workspace"], blocks, consumer, tid % WARPGROUP)
+                mine = share.finished
+                if share.unfinished > 0:
+                    count = share.end - share.begin
+                    stage, phase = Int32(0), Int32(0)
+                    fixup.leave(
+                        multiply(self._mma(), accumulators, fragment_a, fragment_b, full, empty, stage, phase, count,
+                                 lane, peer, peers, consumer), block)  # fmt: skip
             epilogue = wgmma_epilogue.of_warp(
                 self._solved, self._stored(v), self._staging, staged, rows, cfg.share_n, consumer * 4 + warp_in_group,
                 lane, slots, fetched,
             )  # fmt: skip
             shared = ClusterSum(cfg, received, consumer * 4 + warp_in_group, lane, rank)
             for i in cutlass.range(mine, unroll=1):
-                row, column, l0, l1, part = self._tile(tile + i * stride, v, rank_m, rank_n)
+                index, depth, begin = tile + i * stride, k_tiles, 0
+                if cutlass.const_expr(cfg.stream):
+                    index, begin = share.part(i)
+                    depth = k_tiles - begin
+                row, column, l0, l1, part = self._tile(index, v, rank_m, rank_n)
                 if cutlass.const_expr(not workspace.atomic(cfg)):
                     l1 = l1 + part * v["l1"]
                 band = (row * cfg.tile_m + row_in_tile) // BAND + warp_in_group
@@ -272,10 +300,11 @@ class WgmmaGemm:
                 phase = (count // cfg.stages) & 1
                 if cutlass.const_expr(cfg.pingpong):
                     cute.arch.barrier(barrier_id=1 + consumer, number_of_threads=2 * WARPGROUP)
-                multiply = self._multiply if cutlass.const_expr(cfg.pieces == 1) else self._multiply_pieces
-                sums = multiply(mma, accumulators, fragment_a, fragment_b, full, empty, stage, phase, k_tiles, lane,
+                sums = multiply(mma, accumulators, fragment_a, fragment_b, full, empty, stage, phase, depth, lane,
                                 peer, peers, consumer)  # fmt: skip
-                count = count + k_tiles * (2 if cfg.pingpong else 1)
+                count = count + depth * (2 if cfg.pingpong else 1)
+                if cutlass.const_expr(cfg.stream):
+                    self._collect(fixup, sums, share, begin, block)
                 epilogue.finish(unfinished, shared.of(i, sums))
             epilogue.drain()
             shared.leave(mine)
@@ -306,7 +335,7 @@ class WgmmaGemm:
     @cute.jit
     def _produce(self, v: Any, atom_a: Any, tensor_a: Any, atom_b: Any, tensor_b: Any, smem_a: Any, smem_b: Any,
                  full: Any, empty: Any, rank_m: Int32, rank_n: Int32, rank_k: Int32, first: Int32, step: Int32,
-                 total: Int32, k_tiles: Int32) -> None:  # fmt: skip
+                 total: Int32, k_tiles: Int32, share: cutlass.Constexpr) -> None:  # fmt: skip
         cfg = self.config
         above = rank_k * (cfg.cluster_m * cfg.cluster_n)
         mask_a, mask_b = None, None
@@ -327,15 +356,20 @@ class WgmmaGemm:
             cute.group_modes(tiles_b, 0, 2),
         )  # fmt: skip
         mine = cutlass.max(0, (total - first + step - 1) // step)
+        if cutlass.const_expr(cfg.stream):
+            mine = share.unfinished + share.finished
         cute.arch.griddepcontrol_wait()
         cute.arch.griddepcontrol_launch_dependents()
         stage, phase = Int32(0), Int32(1)
         for i in cutlass.range(mine, unroll=1):
-            row, column, l0, l1, part = self._tile(first + i * step, v, rank_m, rank_n)
-            first_k = (part * cfg.cluster_k + rank_k) * k_tiles
+            index, depth, first_k = first + i * step, k_tiles, 0
+            if cutlass.const_expr(cfg.stream):
+                index, first_k, depth = share.walk(i)
+            row, column, l0, l1, part = self._tile(index, v, rank_m, rank_n)
+            first_k = first_k + (part * cfg.cluster_k + rank_k) * k_tiles
             a0, a1 = tma.batch(self._argument("a"), v, l0, l1)
             b0, b1 = tma.batch(self._argument("b"), v, l0, l1)
-            for step_k in cutlass.range(k_tiles, unroll=1):
+            for step_k in cutlass.range(depth, unroll=1):
                 k = first_k + step_k
                 cute.arch.mbarrier_wait(empty + stage, phase)
                 with cute.arch.elect_one():
@@ -359,6 +393,14 @@ class WgmmaGemm:
             if stage == cfg.stages:
                 stage = Int32(0)
                 phase = phase ^ 1
+
+    @cute.jit
+    def _collect(self, fixup: cutlass.Constexpr, sums: cute.Tensor, share: cutlass.Constexpr, begin: Int32,
+                 block: Int32) -> None:  # fmt: skip
+        """Adds what the clusters before this one leave of a tile that it has the end of, in their order."""
+        if begin > 0:
+            for cluster in cutlass.range(share.helper, share.cluster, unroll=1):
+                fixup.collect(sums, block - (share.cluster - cluster) * self.config.cluster_size)
 
     @cute.jit
     def _multiply(self, mma: Any, accumulators: Any, fragment_a: Any, fragment_b: Any, full: Any, empty: Any,
@@ -425,3 +467,7 @@ class WgmmaGemm:
             cute.arch.mbarrier_arrive(barrier)
         else:
             cute.arch.mbarrier_arrive(barrier, peer)
+
+
+def _select(condition: Any, x: Any, y: Any) -> Any:
+    return Int32(cutlass.select_(condition, Int32(x), Int32(y)))

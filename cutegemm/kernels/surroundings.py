@@ -26,8 +26,10 @@ def before(signature: Signature, config: Any, v: dict[str, Any], stream: Any) ->
     `l1` is that of the operands, and the output has as many places of it for each part of K."""
     parts = workspace.parts(config)
     wide = {name: Int64(x) for name, x in v.items() if name in abi.SIZES or name.startswith("stride.")}
-    regions, _ = workspace.layout(signature, config.pad, parts, wide, _select, workspace.sums(config))
+    regions, size = workspace.layout(signature, config.pad, parts, wide, _select, workspace.sums(config))
     made = dict(v)
+    if workspace.streamed(config):  # what is exchanged lies behind the copies
+        made["ptr.workspace"] = v["ptr.workspace"] + size
     for name, region in regions.items():
         made[f"ptr.{name}"] = v["ptr.workspace"] + region.offset
         for dim in ("m", "n", "k"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from cutegemm.kernels.config import DEFAULT_RASTER, OPERAND_BYTES, Pad, Reduction, spelled
 from cutegemm.kernels.staging import SLOT_BYTES, SLOTS
@@ -15,6 +15,7 @@ BARRIER_BYTES = 16  # a stage's full and empty mbarrier
 SWIZZLE_BYTES = 128  # the widest swizzle
 SWIZZLE_ALIGN = 1024  # it repeats every 8 rows
 SUM_BYTES = 4  # fp32
+FLAG_BYTES = 32  # a block's flags, one for each consumer, in a sector of L2
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,9 @@ class WgmmaConfig:
     along N, and a small M becomes the instruction's N. K is `split` into so many parts. `cluster_k` of them are in
     blocks of one cluster, of `cluster_m` x `cluster_n` x `cluster_k` in all, which add up their sums through each
     other's shared memory (see `cluster_sum`); what then remains of a tile goes through the workspace, to be added up in
-    order or, with `reduction` "atomic", as it comes. `pad` names operands that are copied first (see `workspace`). Of
-    operands that consist of `pieces`, a stage holds all.
+    order or, with `reduction` "atomic", as it comes. With `stream`, clusters get equal shares of the k-tiles of a last,
+    partial wave and a full one instead (see `stream_k`). `pad` names operands that are copied first (see `workspace`).
+    Of operands that consist of `pieces`, a stage holds all.
     """
 
     tile_m: int
@@ -48,6 +50,7 @@ class WgmmaConfig:
     pieces: int = 1
     cluster_k: int = 1
     reduction: Reduction = "ordered"
+    stream: bool = False
 
     @property
     def threads(self) -> int:
@@ -97,6 +100,16 @@ class WgmmaConfig:
         """A cluster's extents, as `kernel=` spells them: along M, N, and K where that is split within it."""
         return f"{self.cluster_m}x{self.cluster_n}" + (f"x{self.cluster_k}" if self.cluster_k > 1 else "")
 
+    @property
+    def sums_bytes(self) -> int:
+        """Memory for a block's sums of a part of a tile."""
+        return self.tile_m * self.tile_n * 4
+
+    def exchange_bytes(self, sm_count: Any) -> Any:
+        """Memory in which the blocks of a GPU hand sums of parts of tiles to each other (see `fixup`)."""
+        blocks = sm_count // self.cluster_size * self.cluster_size
+        return blocks * (self.sums_bytes + FLAG_BYTES) if self.stream else 0
+
     def options(self) -> dict[str, str]:
         """What a `kernel=` string can say about it, by key."""
         return {
@@ -107,7 +120,7 @@ class WgmmaConfig:
             "raster": str(self.raster),
             "swap_ab": "yes" if self.swap_ab else "no",
             "walk": self.walk,
-            "split": str(self.split),
+            "split": "stream" if self.stream else str(self.split),
             "pad": self.pad,
             "pieces": str(self.pieces),
             "reduction": self.reduction,

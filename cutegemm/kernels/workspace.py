@@ -1,5 +1,5 @@
 """What a kernel keeps in global memory beside its tensors: copies of operands in aligned rows, the pieces of fp32
-operands, and sums of parts of K.
+operands, sums of parts of K, and the sums that stream-K's blocks hand to each other.
 
 A configuration that pads (`pad`) multiplies copies of A, B or both; one that splits K (`split`) leaves the fp32 sums of
 every part, which a kernel behind it adds up and finishes. An emulated precision multiplies the bf16 pieces of both
@@ -136,8 +136,15 @@ def layout(
 
 
 def size(signature: Signature, config: Any, v: Mapping[str, Any], select: Callable[[Any, Any, Any], Any]) -> Any:
-    """How many bytes `config` takes in all; `v` and `select` as in `layout`."""
-    return layout(signature, config.pad, parts(config), v, select, sums(config))[1]
+    """Bytes that `config` keeps in all: the regions, and behind them what the blocks of stream-K hand to each other.
+    `v` and `select` as in `layout`, `v` with `sm_count` too."""
+    regions = layout(signature, config.pad, parts(config), v, select, sums(config))[1]
+    return regions + config.exchange_bytes(v["sm_count"]) if streamed(config) else regions
+
+
+def streamed(config: Any) -> bool:
+    """Whether clusters share out k-tiles among them (see `stream_k`)."""
+    return bool(getattr(config, "stream", False))
 
 
 def _region(

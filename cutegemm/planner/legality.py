@@ -214,7 +214,8 @@ def _surroundings_refusal(problem: Problem, family: Family[Any], config: Any, as
         if asked.pad == "copy" and copies == "no" and needed_copies(problem) != "no":
             return Refusal("padding", f"padding='copy': {family.name} copies no operands")
         return None
-    if asked.split == "stream":
+    streamed = workspace.streamed(config)
+    if asked.split == "stream" and not streamed:
         return Refusal("split", f"split_k='stream': {family.name} has no stream-K")
     emulated = pieces.emulated(problem.signature)
     if emulated and config.pad != "no":
@@ -243,8 +244,8 @@ def _surroundings_refusal(problem: Problem, family: Family[Any], config: Any, as
     if not asked.workspace and emulated:
         own = f"precision={problem.signature.precision!r}"
         return Refusal("workspace", f"{own}: a function of a C library has no workspace to split a and b in")
-    if not asked.workspace and (parts, config.pad) != (1, "no"):
-        own = f"split={config.split}, pad={config.pad}"
+    if not asked.workspace and (streamed or (parts, config.pad) != (1, "no")):
+        own = f"split={'stream' if streamed else config.split}, pad={config.pad}"
         return Refusal("workspace", f"{own}: a function of a C library has no workspace to split K in or to copy to")
     k_tiles = max(1, ceil(problem.k / config.tile_k))
     if not 1 <= config.split <= min(k_tiles, MAX_SPLIT) and (problem.k > 0 or config.split > MAX_SPLIT):

@@ -42,7 +42,7 @@ def parse_pin(text: str) -> Pin:
     if name in PINNED:
         return Pin(text, family, _named(text, options, family), Wish())
     wanted = _options(text, options, family) if ":" in text else {}
-    asked: dict[str, Any] = _surroundings(text, wanted) if family.surrounds else {}
+    asked: dict[str, Any] = _surroundings(text, wanted, family) if family.surrounds else {}
     options = ",".join(f"{key}={value}" for key, value in wanted.items())
     configs = tuple(c for c in _pool(text, wanted, family) if wanted.items() <= c.options().items())
     # A configuration's own text leaves out usual values, and is not to mean its neighbours of another.
@@ -71,11 +71,12 @@ def _parts(text: str, count: str) -> int:
     return int(count)
 
 
-def _surroundings(text: str, wanted: dict[str, str]) -> dict[str, Any]:
+def _surroundings(text: str, wanted: dict[str, str], family: Family[Any]) -> dict[str, Any]:
     """Takes what `wanted` says of split and copies out of it: no registered configuration has them."""
     asked: dict[str, Any] = {}
     if "split" in wanted:
-        asked["split"] = _parts(text, wanted.pop("split"))
+        split = wanted.pop("split")
+        asked["split"] = split if split == "stream" and family.streams else _parts(text, split)
     for key, values in (("pad", get_args(Pad)), ("reduction", get_args(Reduction))):
         if key in wanted:
             asked[key] = wanted.pop(key)

@@ -79,7 +79,7 @@ class Plan:
         family = FAMILIES.get(self.family)
         if family is not None and family.workspace is not None:
             return family.workspace(self.problem, self.config, self.device)
-        return surroundings.workspace_bytes(self.problem, family, self.config)
+        return surroundings.workspace_bytes(self.problem, family, self.config, self.device)
 
     def explain(self) -> str:
         """The decision as fixed-width text: problem, GPU, choice and its cost, candidates, rejections by

@@ -2,7 +2,8 @@
 
 Blocks stay on their SMs and a cluster takes every so many-th tile, so the longest chain of tiles sets one bound: each
 tile's k-steps at the tensor cores' rate, and the epilogues that nothing hides. Two cooperative consumers expose each of
-theirs; ping-pong ones only the last, as long as an epilogue takes no longer than a mainloop.
+theirs; ping-pong ones only the last, as long as an epilogue takes no longer than a mainloop. With stream-K the chain is
+an equal share of all k-steps, and sums that are left for others and taken over from them, through L2.
 
 A large problem is slower than that at the nominal clock, for the power limit lowers the clock (bf16 8192 x 8192 x 8192
 on an H200, 2026-11: 1.43 to 1.5 GHz at 700 W; without its loads a kernel of 128x256 tiles ran at 1.77 GHz, and 21%
@@ -26,6 +27,7 @@ from cutegemm.errors import ShapeError
 from cutegemm.kernels import pieces
 from cutegemm.kernels.config import OPERAND_BYTES
 from cutegemm.kernels.staging import staging
+from cutegemm.kernels.stream_k import clusters_of, streamed
 from cutegemm.kernels.wgmma_config import CONSUMERS, INSTRUCTION_M, WARPGROUP, WgmmaConfig
 from cutegemm.planner.legality import INT32_MAX, MAX_CLUSTER, Refusal, extent_refusal
 from cutegemm.planner.model import (
@@ -59,7 +61,7 @@ POWER = 1.35
 SETUP_US = 0.4
 #: Least SM clocks of a step along K: a barrier is waited for and four wgmmas are issued (estimated).
 STEP_CLOCKS = 128
-#: Bytes that an SM fetches from L2 in a clock (estimated).
+#: Bytes that an SM fetches from L2, or leaves there, in a clock (estimated).
 SM_BYTES_PER_CLK = 64
 #: Bytes that a block takes from its cluster's other blocks in a clock, and the clocks before the first (estimated).
 CLUSTER_BYTES_PER_CLK, CLUSTER_CLOCKS = 12, 1000
@@ -79,6 +81,7 @@ def refuse(problem: Problem, config: WgmmaConfig, device: DeviceSpec) -> Refusal
     return (
         _operand_refusal(problem)
         or _pieces_refusal(problem, config)
+        or _stream_refusal(problem, config, device)
         or _tile_refusal(config)
         or _layout_refusal(problem, config)
         or _size_refusal(problem, config, device)
@@ -94,6 +97,22 @@ def _pieces_refusal(problem: Problem, config: WgmmaConfig) -> Refusal | None:
         if count > 1:
             reason = f"pieces={config.pieces}: {problem.signature.precision} splits a and b into {count}"
         return Refusal("pieces", reason)
+    return None
+
+
+def _stream_refusal(problem: Problem, config: WgmmaConfig, device: DeviceSpec) -> Refusal | None:
+    if not config.stream:
+        return None
+    # Sums of a part are handed over by both consumers, each its half of the tile's rows.
+    if config.pingpong:
+        return Refusal("schedule", "split=stream: is for cooperative consumers, and this schedule is ping-pong")
+    if config.split > 1:
+        return Refusal("split", f"split={config.split}: stream-K shares k-tiles out, and K has no parts beside")
+    # Clusters count the k-tiles of two waves in 32 bits.
+    tiles = 2 * max(1, device.sm_count // config.cluster_size)
+    if tiles * (k_tiles := ceil(problem.k / config.tile_k)) > INT32_MAX:
+        reason = f"split=stream: {tiles} tiles of {k_tiles} k-tiles each are more than blocks count in 32 bits"
+        return Refusal("split", reason, ShapeError)
     return None
 
 
@@ -160,7 +179,7 @@ def _layout_refusal(problem: Problem, config: WgmmaConfig) -> Refusal | None:
     a, b = problem.signature.a, problem.signature.b
     if config.share_n % _EPILOGUE_COLUMNS and staging(problem.signature, config.share_n, config.accumulators) is None:
         shares = f" in {config.cluster_k} shares" if config.cluster_k > 1 else ""
-        must = f"must be a multiple of {_EPILOGUE_COLUMNS * config.cluster_k} where TMA can't store the output"
+        must = f"must be a multiple of {_EPILOGUE_COLUMNS * config.cluster_k} where outputs leave from registers"
         reason = f"tile_n={config.tile_n}{shares}: {must}"
         return Refusal("warpgroup tile", reason)
     operands: tuple[tuple[str, Access, int, int], ...] = (
@@ -210,7 +229,7 @@ class PersistentModel:
         self.problem, self.device = problem, device
         sm_clocks = device.sm_count * device.clock_hz
         self.flops_per_clk = TENSOR_RATE * device.peak_flops / sm_clocks
-        self.epilogue_bytes, self.epilogue_clocks = epilogue_costs(problem, device, sm_clocks)
+        self.epilogue_bytes, self.epilogue_clocks = epilogue_costs(problem, device, sm_clocks, staged=True)
 
     def estimate(self, config: WgmmaConfig) -> Estimate:
         """The modelled time of `config`: see the module's docstring."""
@@ -227,9 +246,14 @@ class PersistentModel:
         us = 1e6 / device.clock_hz
         mainloop, together = us * k_tiles * self._step(config, pairs), us * _cluster_sum(config)
         epilogue = us * self._epilogue(config) + together
+        mainloops, fixup = float(waves), 0.0
         if config.pingpong:
             between = max(mainloop, (mainloop + epilogue) / CONSUMERS)
             chain = mainloop + (waves - 1) * between + epilogue
+        elif config.stream:
+            mainloops, epilogues, clocks = self._streamed(config, clusters, resident, k_tiles)
+            fixup = us * clocks
+            chain = mainloops * mainloop + epilogues * epilogue + fixup
         else:
             chain = waves * (mainloop + epilogue)
 
@@ -252,9 +276,10 @@ class PersistentModel:
         return Estimate(
             us=launch + max(l2, overlap(chain, power, dram)),
             terms={
-                "tensor cores": waves * mainloop,
-                "epilogue": chain - waves * (mainloop + together),
+                "tensor cores": mainloops * mainloop,
+                "epilogue": chain - mainloops * mainloop - waves * together - fixup,
                 **({"sums of a cluster": waves * together} if together else {}),
+                **({"fix-up": fixup} if config.stream else {}),
                 "power": power,
                 "L2": l2,
                 "device memory": dram,
@@ -263,8 +288,19 @@ class PersistentModel:
             tiles=tiles,
             blocks_per_sm=1,
             waves=clusters / resident,
-            efficiency=clusters / (resident * waves),
+            efficiency=clusters / (resident * mainloops),
         )
+
+    def _streamed(self, config: WgmmaConfig, tiles: int, slots: int, k_tiles: int) -> tuple[float, int, float]:
+        """What the longest chain of a stream-K cluster has: main loops of whole tiles, epilogues, and clocks of handing
+        sums over, where it leaves those of one part and adds up those of a tile's."""
+        count = clusters_of(tiles, k_tiles, slots, _pick)
+        cut = streamed(tiles, count, _pick)
+        if cut == 0:
+            return tiles / count, tiles // count, 0.0
+        whole, helpers = (tiles - cut) // count, ceil(count / cut)
+        moved = DRAM_LATENCY + config.sums_bytes / SM_BYTES_PER_CLK
+        return tiles / count, whole + ceil(cut / count), (1 + helpers) * moved
 
     def _step(self, config: WgmmaConfig, pairs: int) -> float:
         """Clocks of a step along K: its products (of `pairs` of pieces), its fetches, or the memory latency that the
@@ -283,6 +319,10 @@ def _cluster_sum(config: WgmmaConfig) -> float:
     if config.cluster_k == 1:
         return 0.0
     return CLUSTER_CLOCKS + config.received_bytes / CLUSTER_BYTES_PER_CLK
+
+
+def _pick(condition: bool, x: int, y: int) -> int:
+    return x if condition else y
 
 
 def _fetched_rows(config: WgmmaConfig) -> float:

@@ -20,6 +20,7 @@ from cutegemm.device import DeviceSpec
 from cutegemm.dtypes import lookup
 from cutegemm.kernels import pieces, workspace
 from cutegemm.kernels.config import Pad
+from cutegemm.kernels.stream_k import LEAST_K_TILES
 from cutegemm.planner.legality import Wish, needed_copies
 from cutegemm.planner.model import Estimate, clusters_at_once, epilogue_costs
 from cutegemm.problem import Problem
@@ -39,6 +40,11 @@ _LEAST_DEPTH = 4
 _MOST_BYTES = 8 << 30
 #: Waves of blocks up to which a tail is worth splitting.
 _FEW_WAVES = 3
+#: Time of whole waves over that of full ones from which stream-K is tried unasked, and the least depth of a tile for
+#: it, in ranges of the least that a cluster gets.
+_WASTE, _LEAST_TAIL = 1.1, 4
+#: Elements of a tile from which on stream-K is tried unasked: smaller ones fill a wave more evenly by themselves.
+_LARGE = 128 * 160
 
 
 def wish(split_k: int | str, padding: str, deterministic: bool = True) -> Wish:
@@ -63,11 +69,21 @@ def variants(problem: Problem, family: Family[Any], config: Any, device: DeviceS
     if asked.pad is not None:
         pads = (needed if asked.pad == "copy" else asked.pad,)
     splits = _splits(problem, config, device) if asked.workspace else (config.split,)
+    streams = _streams(family, config) and asked.split is None and asked.workspace and _tail(problem, config, device)
     if isinstance(asked.split, int):
         splits = (asked.split,)
+    elif asked.split == "stream":
+        splits, streams = () if family.streams else (1,), family.streams
     for pad in pads:
         for split in splits:
             yield from _reductions(replace(config, pad=pad, split=split), asked)
+        if streams:
+            yield replace(config, pad=pad, stream=True)
+
+
+def _streams(family: Family[Any], config: Any) -> bool:
+    """Whether `config` can share out k-tiles among clusters: not one whose clusters split K themselves."""
+    return family.streams and getattr(config, "cluster_k", 1) == 1
 
 
 def _reductions(config: Any, asked: Wish) -> Iterator[Any]:
@@ -106,12 +122,12 @@ def surrounded(problem: Problem, config: Any, device: DeviceSpec, alone: Estimat
     return replace(alone, us=alone.us + sum(terms.values()), terms={**alone.terms, **terms})
 
 
-def workspace_bytes(problem: Problem, family: Family[Any] | None, config: Any) -> int:
+def workspace_bytes(problem: Problem, family: Family[Any] | None, config: Any, device: DeviceSpec) -> int:
     """Bytes of the copies, pieces and sums of parts that `config` keeps beside a call's tensors, none of which is
     broadcast."""
     if family is None or not family.surrounds:
         return 0
-    v = {"m": problem.m, "n": problem.n, "k": problem.k, "l0": problem.batch, "l1": 1}
+    v = {"m": problem.m, "n": problem.n, "k": problem.k, "l0": problem.batch, "l1": 1, "sm_count": device.sm_count}
     v |= {f"stride.{name}.{mode}": 1 for name in "ab" for mode in ("l0", "l1")}
     return int(workspace.size(problem.signature, config, v, lambda c, x, y: x if c else y))
 
@@ -119,13 +135,8 @@ def workspace_bytes(problem: Problem, family: Family[Any] | None, config: Any) -
 def _splits(problem: Problem, config: Any, device: DeviceSpec) -> tuple[int, ...]:
     """1, and the numbers of parts that fill the GPU where tiles of D leave a good part of it idle; multiples of those
     that a cluster adds up."""
-    cluster, together = getattr(config, "cluster_size", 1), getattr(config, "cluster_k", 1)
-    options = config.options()
-    rows, columns = (problem.n, problem.m) if options.get("swap_ab") == "yes" else (problem.m, problem.n)
-    tall = config.tile_m * getattr(config, "cluster_m", 1)
-    wide = config.tile_n * getattr(config, "cluster_n", 1)
-    tiles = max(1, ceil(rows / tall) * ceil(columns / wide) * problem.batch)
-    slots = clusters_at_once(device, cluster)
+    together = getattr(config, "cluster_k", 1)
+    tiles, slots = _waves(problem, config, device)
     most = ceil(problem.k / config.tile_k) // _LEAST_DEPTH // together
     found = {1}
     if tiles < slots:
@@ -135,6 +146,26 @@ def _splits(problem: Problem, config: Any, device: DeviceSpec) -> tuple[int, ...
         found |= {2, 3, 4}
     most = min(most, _MOST_BYTES // (4 * max(1, problem.m * problem.n * problem.batch)))
     return tuple(sorted(together * parts for parts in found if parts == 1 or parts <= most))
+
+
+def _tail(problem: Problem, config: Any, device: DeviceSpec) -> bool:
+    """Whether a few waves of large tiles leave so much of the last one empty that stream-K is worth a try."""
+    if config.tile_m * config.tile_n < _LARGE or getattr(config, "pingpong", False):
+        return False
+    tiles, slots = _waves(problem, config, device)
+    deep = ceil(problem.k / config.tile_k) >= _LEAST_TAIL * LEAST_K_TILES
+    return deep and slots < 2 * tiles < 2 * _FEW_WAVES * slots and ceil(tiles / slots) * slots > _WASTE * tiles
+
+
+def _waves(problem: Problem, config: Any, device: DeviceSpec) -> tuple[int, int]:
+    """How many tiles there are for clusters, or blocks, and how many run at a time."""
+    cluster = getattr(config, "cluster_size", 1)
+    options = config.options()
+    rows, columns = (problem.n, problem.m) if options.get("swap_ab") == "yes" else (problem.m, problem.n)
+    tall = config.tile_m * getattr(config, "cluster_m", 1)
+    wide = config.tile_n * getattr(config, "cluster_n", 1)
+    tiles = max(1, ceil(rows / tall) * ceil(columns / wide) * problem.batch)
+    return tiles, clusters_at_once(device, cluster)
 
 
 def _copied_bytes(problem: Problem, pad: str) -> int:

@@ -146,7 +146,7 @@ def test_what_breaks_a_rule_is_refused_by_name() -> None:
     eight = next(config for config in CLUSTERED if config.cluster_k == 8)
     reason = refusal(narrow, FAMILY, eight, H200)
     assert reason is not None
-    assert reason.reason == "tile_n=128 in 8 shares: must be a multiple of 256 where TMA can't store the output"
+    assert reason.reason == "tile_n=128 in 8 shares: must be a multiple of 256 where outputs leave from registers"
     with pytest.raises(ShapeError, match="split=3: must be a multiple of 2"):
         plan(512, 512, 4096, arch="H200", kernel=f"{PIN},split=3")
     with pytest.raises(UnsupportedArchitectureError, match="split=2: K has 1 steps of 64"):

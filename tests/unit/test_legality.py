@@ -382,12 +382,13 @@ def test_slices_hold_whole_swizzle_atoms(config: WgmmaConfig, refused_as: dict[s
             raise found[2](found[1])
 
 
-def test_narrow_wgmma_tiles_leave_by_tma() -> None:
+def test_narrow_wgmma_tiles_leave_through_shared_memory() -> None:
     narrow = WgmmaConfig(64, 16, stages=8, pingpong=True)
     assert wgmma_reason(config=narrow) is None
-    found = wgmma_reason(signed(outputs=(Access("bf16", "n", 8),)), narrow)
+    assert wgmma_reason(signed(outputs=(Access("bf16", "n", 2),)), narrow) is None
+    found = wgmma_reason(signed(outputs=(Access("bf16", "strided", 2),)), narrow)
     assert found is not None
-    assert found[:2] == ("warpgroup tile", "tile_n=16: must be a multiple of 32 where TMA can't store the output")
+    assert found[:2] == ("warpgroup tile", "tile_n=16: must be a multiple of 32 where outputs leave from registers")
 
 
 def test_swap_ab_is_judged_by_what_it_solves() -> None:
