@@ -19,7 +19,7 @@ which are in `tables/h200.json`. There the model's choice is within 4.1% of the 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from math import ceil
 
 from cutegemm.device import DeviceSpec
@@ -77,7 +77,7 @@ def refuse(problem: Problem, config: WgmmaConfig, device: DeviceSpec) -> Refusal
     if config.swap_ab:
         if problem.signature.epilogue.has_pair:
             return Refusal("swap_ab", "swap_ab makes columns of rows, and the epilogue pairs columns")
-        problem = problem.transposed()
+        problem = _transposed(problem)
     return (
         _operand_refusal(problem)
         or _pieces_refusal(problem, config)
@@ -87,6 +87,11 @@ def refuse(problem: Problem, config: WgmmaConfig, device: DeviceSpec) -> Refusal
         or _size_refusal(problem, config, device)
         or _device_refusal(config, device)
     )
+
+
+@lru_cache(maxsize=256)
+def _transposed(problem: Problem) -> Problem:
+    return problem.transposed()
 
 
 def _pieces_refusal(problem: Problem, config: WgmmaConfig) -> Refusal | None:
@@ -233,7 +238,7 @@ class PersistentModel:
 
     def estimate(self, config: WgmmaConfig) -> Estimate:
         """The modelled time of `config`: see the module's docstring."""
-        problem, device = self.problem.transposed() if config.swap_ab else self.problem, self.device
+        problem, device = _transposed(self.problem) if config.swap_ab else self.problem, self.device
         cluster_rows = ceil(problem.m / (config.tile_m * config.cluster_m))
         cluster_columns = ceil(problem.n / (config.tile_n * config.cluster_n))
         clusters = cluster_rows * cluster_columns * problem.batch

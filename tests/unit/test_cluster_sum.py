@@ -142,9 +142,9 @@ def test_what_breaks_a_rule_is_refused_by_name() -> None:
     for text, config in broken.items():
         reason = refusal(problem, FAMILY, config, H200)
         assert reason is not None and text in reason.reason, reason
-    narrow = replace(problem, signature=replace(problem.signature, outputs=(Access("bf16", "n", 2),)))
+    apart = replace(problem, signature=replace(problem.signature, outputs=(Access("bf16", "strided", 2),)))
     eight = next(config for config in CLUSTERED if config.cluster_k == 8)
-    reason = refusal(narrow, FAMILY, eight, H200)
+    reason = refusal(apart, FAMILY, eight, H200)
     assert reason is not None
     assert reason.reason == "tile_n=128 in 8 shares: must be a multiple of 256 where outputs leave from registers"
     with pytest.raises(ShapeError, match="split=3: must be a multiple of 2"):
