@@ -26,7 +26,7 @@ from cutegemm.device import DeviceSpec
 from cutegemm.errors import ShapeError
 from cutegemm.kernels import pieces
 from cutegemm.kernels.config import OPERAND_BYTES
-from cutegemm.kernels.staging import staging
+from cutegemm.kernels.staging import LINES, staging
 from cutegemm.kernels.stream_k import clusters_of, streamed
 from cutegemm.kernels.wgmma_config import CONSUMERS, INSTRUCTION_M, WARPGROUP, WgmmaConfig
 from cutegemm.planner.legality import INT32_MAX, MAX_CLUSTER, Refusal, extent_refusal
@@ -234,7 +234,8 @@ class PersistentModel:
         self.problem, self.device = problem, device
         sm_clocks = device.sm_count * device.clock_hz
         self.flops_per_clk = TENSOR_RATE * device.peak_flops / sm_clocks
-        self.epilogue_bytes, self.epilogue_clocks = epilogue_costs(problem, device, sm_clocks, staged=True)
+        self.epilogue_bytes, _ = epilogue_costs(problem, device, sm_clocks)
+        self.epilogue_clocks = {line: epilogue_costs(problem, device, sm_clocks, line=line)[1] for line in LINES}
 
     def estimate(self, config: WgmmaConfig) -> Estimate:
         """The modelled time of `config`: see the module's docstring."""
@@ -250,7 +251,7 @@ class PersistentModel:
 
         us = 1e6 / device.clock_hz
         mainloop, together = us * k_tiles * self._step(config, pairs), us * _cluster_sum(config)
-        epilogue = us * self._epilogue(config) + together
+        epilogue = us * self._epilogue(problem, config) + together
         mainloops, fixup = float(waves), 0.0
         if config.pingpong:
             between = max(mainloop, (mainloop + epilogue) / CONSUMERS)
@@ -314,9 +315,14 @@ class PersistentModel:
         fetched = _fetched_rows(config) * config.tile_k * OPERAND_BYTES
         return max(products, fetched / SM_BYTES_PER_CLK, DRAM_LATENCY / (config.stages - 1), STEP_CLOCKS)
 
-    def _epilogue(self, config: WgmmaConfig) -> float:
-        """Clocks that a consumer warpgroup takes to finish its accumulators."""
-        return EPILOGUE_WAIT * config.accumulators / config.cluster_k * WARPGROUP * self.epilogue_clocks
+    def _epilogue(self, problem: Problem, config: WgmmaConfig) -> float:
+        """Clocks that a consumer warpgroup takes to finish its accumulators, of what `config` makes of `problem`."""
+        line = max(LINES)
+        if any(output.align < _TMA_ALIGN for output in problem.signature.outputs):
+            plan = staging(problem.signature, config.share_n, config.accumulators)
+            line = min((box.line_bytes for box in plan.stores if not box.by_tma), default=line) if plan else line
+        clocks = self.epilogue_clocks[line] / config.cluster_k
+        return EPILOGUE_WAIT * config.accumulators * WARPGROUP * clocks
 
 
 def _cluster_sum(config: WgmmaConfig) -> float:
