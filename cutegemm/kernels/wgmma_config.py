@@ -103,7 +103,7 @@ class WgmmaConfig:
     @property
     def sums_bytes(self) -> int:
         """Memory for a block's sums of a part of a tile."""
-        return self.tile_m * self.tile_n * 4
+        return self.tile_m * self.tile_n * SUM_BYTES
 
     def exchange_bytes(self, sm_count: Any) -> Any:
         """Memory in which the blocks of a GPU hand sums of parts of tiles to each other (see `fixup`)."""

@@ -112,7 +112,8 @@ def _stream_refusal(problem: Problem, config: WgmmaConfig, device: DeviceSpec) -
     if config.pingpong:
         return Refusal("schedule", "split=stream: is for cooperative consumers, and this schedule is ping-pong")
     if config.split > 1:
-        return Refusal("split", f"split={config.split}: stream-K shares k-tiles out, and K has no parts beside")
+        own = f"cluster {config.cluster}, split={config.split}"
+        return Refusal("split", f"split=stream: shares k-tiles out, and with {own} K has parts beside")
     # Clusters count the k-tiles of two waves in 32 bits.
     tiles = 2 * max(1, device.sm_count // config.cluster_size)
     if tiles * (k_tiles := ceil(problem.k / config.tile_k)) > INT32_MAX:

@@ -78,7 +78,7 @@ def variants(problem: Problem, family: Family[Any], config: Any, device: DeviceS
         for split in splits:
             yield from _reductions(replace(config, pad=pad, split=split), asked)
         if streams:
-            yield replace(config, pad=pad, stream=True)
+            yield from _reductions(replace(config, pad=pad, stream=True), asked)
 
 
 def _streams(family: Family[Any], config: Any) -> bool:
