@@ -184,8 +184,6 @@ CONFIGS: tuple[WgmmaConfig, ...] = (
     WgmmaConfig(64, 16, stages=16, pingpong=True, swap_ab=True),
     # Too few tiles for the GPU, and a long K: parts of it are added up in clusters.
     WgmmaConfig(128, 128, stages=5, cluster_k=2, split=2),
-    WgmmaConfig(128, 128, stages=4, cluster_k=4, split=4),
-    WgmmaConfig(128, 128, stages=4, cluster_k=8, split=8),
     WgmmaConfig(128, 128, stages=5, cluster_m=2, cluster_k=2, split=2),
     WgmmaConfig(128, 128, stages=4, cluster_m=2, cluster_k=4, split=4),
     WgmmaConfig(128, 64, stages=7, cluster_k=2, split=2),
@@ -193,7 +191,6 @@ CONFIGS: tuple[WgmmaConfig, ...] = (
     WgmmaConfig(128, 64, stages=7, cluster_n=2, cluster_k=2, split=2),
     WgmmaConfig(128, 64, stages=7, cluster_n=2, cluster_k=4, split=4),
     WgmmaConfig(128, 64, stages=7, cluster_k=2, split=2, swap_ab=True),
-    WgmmaConfig(128, 64, stages=7, cluster_k=4, split=4, swap_ab=True),
     WgmmaConfig(128, 64, stages=7, cluster_m=2, cluster_k=2, split=2, swap_ab=True),
     WgmmaConfig(128, 32, stages=9, cluster_k=2, split=2, swap_ab=True),
 )
