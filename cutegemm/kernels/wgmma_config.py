@@ -69,8 +69,9 @@ class WgmmaConfig:
 
     @property
     def received_bytes(self) -> int:
-        """Shared memory for what the other blocks of a cluster have of this one's share of a tile."""
-        return (self.cluster_k - 1) * self.tile_m * self.share_n * SUM_BYTES
+        """Shared memory for what the other blocks of a cluster have of this one's share of a tile, or of its consumers'
+        tiles."""
+        return (self.cluster_k - 1) * CONSUMERS * self.group_m * self.share_n * SUM_BYTES
 
     @property
     def group_m(self) -> int:
@@ -193,6 +194,8 @@ CONFIGS: tuple[WgmmaConfig, ...] = (
     WgmmaConfig(128, 64, stages=7, cluster_k=2, split=2, swap_ab=True),
     WgmmaConfig(128, 64, stages=7, cluster_m=2, cluster_k=2, split=2, swap_ab=True),
     WgmmaConfig(128, 32, stages=9, cluster_k=2, split=2, swap_ab=True),
+    WgmmaConfig(64, 64, stages=10, pingpong=True, cluster_k=2, split=2, swap_ab=True),
+    WgmmaConfig(64, 32, stages=14, pingpong=True, cluster_k=2, split=2, swap_ab=True),
 )
 
 #: Those for fp32 operands in pieces. There are as many sums as accumulators, and a stage holds three tiles of each

@@ -151,9 +151,6 @@ def _tile_refusal(config: WgmmaConfig) -> Refusal | None:
     # Consumers add each k-tile's products of pieces to sums in registers of their own, and would wait in turns.
     if config.pieces > 1 and config.pingpong:
         return Refusal("schedule", f"schedule=pingpong: pieces={config.pieces} want consumers that share a tile")
-    # A cluster's sums go from warp to warp, and consumers that take tiles in turns would hold each other up.
-    if config.cluster_k > 1 and config.pingpong:
-        return Refusal("schedule", f"schedule=pingpong: cluster {config.cluster} wants consumers that share a tile")
     # wgmma multiplies 64 rows, and cooperative consumers halve the tile.
     rows = INSTRUCTION_M if config.pingpong else INSTRUCTION_M * CONSUMERS
     if tile_m % rows:
