@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from cutegemm.kernels.config import DEFAULT_RASTER, OPERAND_BYTES, Pad, spelled
+from cutegemm.kernels.config import DEFAULT_RASTER, K_BLOCK_BYTES, OPERAND_BYTES, Pad, spelled
 from cutegemm.kernels.staging import SLOT_BYTES, SLOTS
 
 CONSUMERS = 2  # warpgroups that multiply
@@ -26,7 +26,8 @@ class WgmmaConfig:
     each operand once between them. They walk D in groups of `raster` tile rows, column by column; or, with `walk` "n",
     in groups of `raster` tile columns, row by row. With `swap_ab` all of this is said of D^T = B^T A^T: `tile_m` lies
     along N, and a small M becomes the instruction's N. `split` units share a tile, each with a part of K, and `pad`
-    names operands that are copied first (see `workspace`). Of operands that consist of `pieces`, a stage holds all.
+    names operands that are copied first (see `workspace`). Of operands that consist of `pieces`, a stage holds all. `bits`
+    is what an element of the operands has: 16, or 32 for TF32.
     """
 
     tile_m: int
@@ -42,6 +43,7 @@ class WgmmaConfig:
     split: int = 1
     pad: Pad = "no"
     pieces: int = 1
+    bits: int = 8 * OPERAND_BYTES
 
     @property
     def threads(self) -> int:
@@ -64,9 +66,24 @@ class WgmmaConfig:
         return self.group_m * self.tile_n // WARPGROUP
 
     @property
+    def itemsize(self) -> int:
+        """Bytes of an element of the operands."""
+        return self.bits // 8
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of a K-major tile."""
+        return self.tile_k * self.itemsize
+
+    @property
+    def k_blocks(self) -> int:
+        """Instructions along K that multiply a tile."""
+        return self.row_bytes // K_BLOCK_BYTES
+
+    @property
     def stage_bytes(self) -> int:
         """Shared memory of one stage: a tile of A and one of B, or of each of their pieces."""
-        return (self.tile_m + self.tile_n) * self.tile_k * self.pieces * OPERAND_BYTES
+        return (self.tile_m + self.tile_n) * self.row_bytes * self.pieces
 
     @property
     def smem_bytes(self) -> int:
@@ -87,6 +104,7 @@ class WgmmaConfig:
             "split": str(self.split),
             "pad": self.pad,
             "pieces": str(self.pieces),
+            "bits": str(self.bits),
         }
 
     def __str__(self) -> str:
@@ -158,4 +176,29 @@ OF_PIECES: tuple[WgmmaConfig, ...] = (
     WgmmaConfig(128, 128, stages=4, tile_k=32, pieces=3),
     WgmmaConfig(128, 64, stages=5, tile_k=32, pieces=3),
     WgmmaConfig(128, 32, stages=6, tile_k=32, pieces=3, swap_ab=True),
+)
+
+#: Those for fp32 operands in TF32: a stage has as many bytes as one of 16-bit operands, and half as many of K. Both
+#: operands are K-major.
+OF_TF32: tuple[WgmmaConfig, ...] = (
+    WgmmaConfig(128, 256, stages=4, cluster_m=2, tile_k=32, raster=16, bits=32),
+    WgmmaConfig(128, 256, stages=4, cluster_n=2, tile_k=32, walk="n", bits=32),
+    WgmmaConfig(128, 256, stages=4, tile_k=32, bits=32),
+    WgmmaConfig(256, 128, stages=4, cluster_n=2, tile_k=32, bits=32),
+    WgmmaConfig(256, 128, stages=4, tile_k=32, bits=32),
+    WgmmaConfig(128, 192, stages=4, cluster_m=2, tile_k=32, pingpong=True, bits=32),
+    WgmmaConfig(128, 192, stages=4, cluster_n=2, tile_k=32, pingpong=True, walk="n", bits=32),
+    WgmmaConfig(128, 192, stages=4, tile_k=32, pingpong=True, bits=32),
+    WgmmaConfig(128, 192, stages=4, cluster_m=2, tile_k=32, bits=32),
+    WgmmaConfig(128, 192, stages=4, tile_k=32, bits=32),
+    WgmmaConfig(128, 128, stages=6, cluster_m=2, tile_k=32, pingpong=True, bits=32),
+    WgmmaConfig(128, 128, stages=6, tile_k=32, pingpong=True, bits=32),
+    WgmmaConfig(128, 128, stages=6, cluster_m=2, tile_k=32, bits=32),
+    WgmmaConfig(128, 128, stages=6, tile_k=32, bits=32),
+    WgmmaConfig(128, 64, stages=8, tile_k=32, bits=32),
+    WgmmaConfig(64, 128, stages=8, tile_k=32, pingpong=True, bits=32),
+    WgmmaConfig(64, 64, stages=8, tile_k=32, pingpong=True, bits=32),
+    WgmmaConfig(128, 64, stages=7, tile_k=32, swap_ab=True, bits=32),
+    WgmmaConfig(128, 32, stages=9, tile_k=32, swap_ab=True, bits=32),
+    WgmmaConfig(64, 16, stages=16, tile_k=32, pingpong=True, swap_ab=True, bits=32),
 )

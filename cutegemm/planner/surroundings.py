@@ -56,7 +56,7 @@ def variants(problem: Problem, family: Family[Any], config: Any, device: DeviceS
         else:
             yield config
         return
-    needed = needed_copies(problem)
+    needed = needed_copies(problem, family)
     pads: tuple[Pad, ...] = ("no", needed) if family.unaligned and needed != "no" else (needed,)
     if not asked.workspace or _copied_bytes(problem, needed) > _MOST_BYTES:
         pads = ("no",)
