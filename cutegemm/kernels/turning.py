@@ -66,6 +66,7 @@ class TurnRows:
             cute.arch.griddepcontrol_launch_dependents()
         _, along, source_l0, source_l1 = source_strides
         pitch, target_l0, target_l1, _ = target_strides
+        step = along * _ITEM
         for unit in cutlass.range(block, tall * wide * modes[0] * modes[1], blocks, unroll=1):
             row, column = unit % tall * TILE, unit // tall % wide * TILE
             batch = unit // tall // wide
@@ -75,10 +76,13 @@ class TurnRows:
             fragment = cute.make_rmem_tensor((_CHUNK, _TURNS), Float32)
             for turn in cutlass.range_constexpr(_TURNS):
                 line, chunk = written(tid, turn)
+                k = column + chunk * _CHUNK
                 at = place_in + Int64(cutlass.min(row + line, lines - 1)) * _ITEM
+                at = at + Int64(cutlass.min(k, length - 1)) * step
                 for j in cutlass.range_constexpr(_CHUNK):
-                    k = cutlass.min(column + chunk * _CHUNK + j, length - 1)
-                    fragment[j, turn] = _vector(at + Int64(k) * along * _ITEM, 1)[0]
+                    fragment[j, turn] = _vector(at, 1)[0]
+                    at = at + Int64(cutlass.select_(k + j + 1 < length, step, Int64(0)))
+            cute.arch.sync_threads()  # all have taken up the tile before
             for turn in cutlass.range_constexpr(_TURNS):
                 line, chunk = written(tid, turn)
                 cute.autovec_copy(fragment[None, turn], _chunk(tile, line, chunk))
@@ -92,7 +96,6 @@ class TurnRows:
                 if row + line < lines and k < length:
                     at = place_out + (Int64(row + line) * pitch + Int64(k)) * _ITEM
                     cute.autovec_copy(fragment[None, turn], _vector(at, _CHUNK))
-            cute.arch.sync_threads()
 
 
 def written(thread: Any, turn: int) -> tuple[Any, Any]:

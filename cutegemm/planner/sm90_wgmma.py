@@ -73,13 +73,14 @@ TF32_WEIGHT = 2
 
 def refuse(problem: Problem, config: WgmmaConfig, device: DeviceSpec) -> Refusal | None:
     """Why `config` cannot serve `problem` on `device`, beyond the rules that hold for every family."""
+    if (reason := _bits_refusal(problem, config)) is not None:
+        return reason
     if config.swap_ab:
         if problem.signature.epilogue.has_pair:
             return Refusal("swap_ab", "swap_ab makes columns of rows, and the epilogue pairs columns")
         problem = problem.transposed()
     return (
         _operand_refusal(problem)
-        or _bits_refusal(problem, config)
         or _pieces_refusal(problem, config)
         or _tile_refusal(config)
         or _layout_refusal(problem, config)
@@ -95,7 +96,7 @@ def _bits_refusal(problem: Problem, config: WgmmaConfig) -> Refusal | None:
         return Refusal("bits", f"bits={config.bits}: a and b are {dtype}, of {lookup(dtype).bits} bits")
     # wgmma transposes operands of 16 bits only.
     for name, access in (("a", problem.signature.a), ("b", problem.signature.b)):
-        if config.bits == _TF32_BITS and access.major != "k":
+        if config.bits == _TF32_BITS and access.major not in ("k", "strided"):
             needed = f"TF32's wgmma reads K-major operands: pad={name} would copy it"
             return Refusal("K-major", f"{name} is {access.major}-major: {needed}")
     return None
