@@ -26,8 +26,8 @@ class WgmmaConfig:
     each operand once between them. They walk D in groups of `raster` tile rows, column by column; or, with `walk` "n",
     in groups of `raster` tile columns, row by row. With `swap_ab` all of this is said of D^T = B^T A^T: `tile_m` lies
     along N, and a small M becomes the instruction's N. `split` units share a tile, each with a part of K, and `pad`
-    names operands that are copied first (see `workspace`). Of operands that consist of `pieces`, a stage holds all. `bits`
-    is what an element of the operands has: 16, or 32 for TF32.
+    names operands that are copied first (see `workspace`). Of operands that consist of `pieces`, a stage holds all.
+    `bits` is what an element of the operands has: 16, or 32 for TF32.
     """
 
     tile_m: int

@@ -244,7 +244,7 @@ class PersistentModel:
             chain = waves * (mainloop + epilogue)
 
         products = tiles * config.tile_m * config.tile_n * k_tiles * config.tile_k * pairs
-        # Rows of operand tiles, each an element a step along K: read by the consumers' wgmmas, written by TMA, out of L2.
+        # Rows of operand tiles, each an element a step along K: read by wgmmas, written by TMA, out of L2.
         read = config.tile_m // INSTRUCTION_M * (INSTRUCTION_M + config.tile_n) * pairs
         written = (config.tile_m + config.tile_n) * config.pieces
         fetched = _fetched_rows(config)

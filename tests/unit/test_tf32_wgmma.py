@@ -112,9 +112,7 @@ def test_a_tile_is_turned_in_shared_memory_without_two_threads_in_one_bank() -> 
         assert sorted(taken) == [(line, chunk) for line in range(turning.TILE) for chunk in range(turning.TILE // 4)]
         for first in range(0, turning.THREADS, 8):  # threads that move 16 bytes at once
             for turn in range(4):
-                banks = {
-                    (turning.place(*places(thread, turn)) + i) % 32 for thread in range(first, first + 8) for i in numbers
-                }
-                assert len(banks) == 32
+                chunks = [turning.place(*places(thread, turn)) for thread in range(first, first + 8)]
+                assert {(chunk + i) % 32 for chunk in chunks for i in numbers} == set(range(32))
     held = {turning.place(line, chunk) + i for line in range(turning.TILE) for chunk in range(16) for i in numbers}
     assert held == set(range(turning.TILE**2))
