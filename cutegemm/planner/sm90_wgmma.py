@@ -73,15 +73,14 @@ TF32_WEIGHT = 2
 
 def refuse(problem: Problem, config: WgmmaConfig, device: DeviceSpec) -> Refusal | None:
     """Why `config` cannot serve `problem` on `device`, beyond the rules that hold for every family."""
-    if (reason := _bits_refusal(problem, config)) is not None:
+    if (reason := _operand_refusal(problem) or _bits_refusal(problem, config)) is not None:
         return reason
     if config.swap_ab:
         if problem.signature.epilogue.has_pair:
             return Refusal("swap_ab", "swap_ab makes columns of rows, and the epilogue pairs columns")
         problem = problem.transposed()
     return (
-        _operand_refusal(problem)
-        or _pieces_refusal(problem, config)
+        _pieces_refusal(problem, config)
         or _tile_refusal(config)
         or _layout_refusal(problem, config)
         or _size_refusal(problem, config, device)
