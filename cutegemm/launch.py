@@ -128,40 +128,46 @@ def choose(call: Call) -> Choice:
     if (pinned is None or pinned.turns) and recipe.problem.better_transposed:
         recipe, order = transposed(recipe), (1, 0, *range(2, len(tensors_of(call))))
     asked = call.options
-    plan = _plan(recipe.problem, device, asked.kernel, asked.split_k, asked.padding)
+    plan = _plan(recipe.problem, device, asked.kernel, asked.split_k, asked.padding, asked.deterministic)
     spec = compiler.Spec(plan.family, plan.config, recipe.problem.signature, device.arch)
     bundles = serving.bundles(device.arch, device.name)
     if bundles and asked.kernel is None:
-        spec = _bundled(recipe.problem, device, asked.split_k, asked.padding, bundles) or spec
+        wanted = asked.split_k, asked.padding, asked.deterministic
+        spec = _bundled(recipe.problem, device, *wanted, bundles) or spec
     if asked.kernel is None and plan.measured and FAMILIES[spec.family].last and not compiler.obtainable(spec):
         # The fastest by measurement, and nothing here can compile it: the best of the usual families, then.
-        plan = _plan(recipe.problem, device, None, asked.split_k, asked.padding, without=(spec.family,))
+        wanted = asked.split_k, asked.padding, asked.deterministic
+        plan = _plan(recipe.problem, device, None, *wanted, without=(spec.family,))
         spec = compiler.Spec(plan.family, plan.config, recipe.problem.signature, device.arch)
     return Choice(plan, spec, recipe, order, index)
 
 
 @functools.lru_cache(maxsize=1024)
 def _plan(
-    problem: Problem, device: DeviceSpec, kernel: str | None, split_k: Any, padding: Any, without: tuple[str, ...] = ()
-) -> Plan:
+    problem: Problem, device: DeviceSpec, kernel: str | None, split_k: Any, padding: Any, deterministic: bool,
+    without: tuple[str, ...] = (),
+) -> Plan:  # fmt: skip
     """Planning takes some milliseconds, and not every call that repeats a problem is one that `warm` can hold."""
-    return plan_problem(problem, device, kernel=kernel, split_k=split_k, padding=padding, without=without)
+    asked: dict[str, Any] = {"split_k": split_k, "padding": padding, "deterministic": deterministic}
+    return plan_problem(problem, device, kernel=kernel, without=without, **asked)
 
 
 @functools.lru_cache(maxsize=1024)
 def _bundled(
-    problem: Problem, device: DeviceSpec, split_k: Any, padding: Any, bundles: tuple[Bundle, ...]
+    problem: Problem, device: DeviceSpec, split_k: Any, padding: Any, deterministic: bool, bundles: tuple[Bundle, ...]
 ) -> compiler.Spec | None:
     """The best kernel for `problem` of those that bundles have; None where they have none.
 
     A plan tries the splits that suit its problem; those of bundled kernels suited theirs, and serve this one too.
     """
-    legal = [c for c in _plan(problem, device, None, split_k, padding).candidates if c.estimate is not None]
+    plan = _plan(problem, device, None, split_k, padding, deterministic)
+    legal = [c for c in plan.candidates if c.estimate is not None]
     if split_k == "auto":
         configs = (k.description["config"] for bundle in bundles for k in bundle.kernels if k.arch == device.arch)
-        for split in sorted({config.get("split", 1) for config in configs}):
+        splits = {"stream" if config.get("stream") else config.get("split", 1) for config in configs}
+        for split in sorted(splits, key=str):
             with suppress(CuteGemmError):  # that nothing serves
-                other = _plan(problem, device, None, split, padding)
+                other = _plan(problem, device, None, split, padding, deterministic)
                 legal += [c for c in other.candidates if c.estimate is not None]
     first, *others = legal
     ranked = [first, *sorted(others, key=lambda c: 0.0 if c.estimate is None else c.estimate.us)]
@@ -195,8 +201,7 @@ def _workspace(spec: compiler.Spec, constants: tuple[int, ...]) -> int:
         return 0
     names = (a.name for a in abi.arguments(spec.signature) if a.kind in ("size", "stride"))
     v = dict(zip(names, constants, strict=True))
-    config: Any = spec.config
-    return int(workspace.layout(spec.signature, config.pad, config.split, v, lambda c, x, y: x if c else y)[1])
+    return int(workspace.size(spec.signature, spec.config, v, lambda c, x, y: x if c else y))
 
 
 def _constants(recipe: Recipe, sm_count: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...] | None]:

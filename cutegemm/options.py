@@ -34,7 +34,7 @@ def check(
     """The options that these keywords ask for.
 
     Raises `ArgumentError` for a value that no version accepts and `NotAvailableError` for one that has not
-    landed. Every path is deterministic, so the same kernels serve `deterministic=False`, which asks for less.
+    landed.
     """
     _precision(precision)
     _split_k(split_k)

@@ -25,14 +25,16 @@ def in_worker() -> bool:
 
 
 def spec_of(
-    a: Tensor, b: Tensor, *, kernel: str | None = None, precision: str | None = None, **keywords: Any
-) -> compiler.Spec:
+    a: Tensor, b: Tensor, *, kernel: str | None = None, precision: str | None = None, deterministic: bool = True,
+    **keywords: Any,
+) -> compiler.Spec:  # fmt: skip
     """The kernel that `gemm` will choose for these arguments as CUDA tensors on the current GPU.
 
     Keywords: epilogue, c, alpha, beta, out, out_dtype.
     """
     named: dict[str, Any] = {"epilogue": None, "c": None, "alpha": 1.0, "beta": None, "out": None, "out_dtype": None}
-    return _spec(parse(a, b, **named | keywords, options=Options(kernel=kernel, precision=precision)))
+    chosen = Options(kernel=kernel, precision=precision, deterministic=deterministic)
+    return _spec(parse(a, b, **named | keywords, options=chosen))
 
 
 def build(specs: Iterable[compiler.Spec]) -> None:

@@ -42,6 +42,9 @@ def add(subcommands: Subcommands) -> None:
         default="auto",
         help="what becomes of A and B that are not aligned to 16 bytes (default: auto)",
     )
+    parser.add_argument(
+        "--any-order", action="store_true", help="allow sums in no fixed order, as gemm(deterministic=False) does"
+    )
     parser.add_argument("--precision", help="of fp32 products, as in gemm(precision=...) (default: ieee)")
     parser.add_argument("--source", action="store_true", help="print the CUDA C++ of the kernel (cutlass_cpp and hand)")
     parser.set_defaults(run=run)
@@ -63,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
         split_k=args.split_k,
         padding=args.padding,
         precision=args.precision,
+        deterministic=not args.any_order,
     )
     if args.source and args.json:
         print_json({"kernel": chosen.kernel, "source": _source(chosen)})

@@ -23,10 +23,14 @@ _USUAL = {
     "pad": "no",
     "bits": str(8 * OPERAND_BYTES),
     "pieces": "1",
+    "reduction": "ordered",
 }
 
 #: Operands that a kernel multiplies copies of, their rows aligned to 16 bytes.
 Pad = Literal["no", "a", "b", "ab"]
+
+#: How parts of K become one sum: kept apart and added in an order that never changes, or as they come, into one.
+Reduction = Literal["ordered", "atomic"]
 
 
 class KernelConfig(Protocol):

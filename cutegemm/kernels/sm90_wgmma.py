@@ -8,7 +8,8 @@ Schedules
     ping-pong     they take tiles in turn: while one multiplies, the other finishes its tile, so that the epilogue
                   costs nothing as long as it is shorter than a main loop
 A cluster of cluster_m x cluster_n CTAs takes as many neighbouring tiles. A CTA loads its share of the A tile that its
-row of the cluster has in common and multicasts it, and likewise of B along its column.
+row of the cluster has in common and multicasts it, and likewise of B along its column. In a cluster of
+cluster_m x cluster_n x cluster_k CTAs each such plane has a part of K.
 
 Pipeline: per stage a `full` and an `empty` mbarrier
     full    1 arrival (this CTA's producer, announcing the bytes of both tiles), then the bytes, from this CTA's
@@ -18,10 +19,11 @@ Pipeline: per stage a `full` and an `empty` mbarrier
 Named barriers (ping-pong): 1 and 2 hand the tensor cores to consumer 0 and 1, 256 threads each: the one that waits,
 and the one that has issued its last wgmma.
 
-Epilogue: through shared memory by TMA, each warp on its own (`staged_epilogue`), or straight from registers where TMA
-can't take an output or operand (`warp_epilogue`). Its stores run on while the next tile is multiplied.
+Epilogue: through shared memory, each warp on its own (`staged_epilogue`), by TMA, or by the lanes where rows are not
+aligned for it; or straight from registers where an output has no contiguous dimension (`warp_epilogue`). TMA's stores
+run on while the next tile is multiplied.
 
-Shared memory: stages x A tile | stages x B tile | full | empty | slots of the epilogue | their mbarriers
+Shared memory: stages x A tile | stages x B tile | sums received | full | empty | slots of the epilogue | mbarriers
     tiles (of each piece) in swizzled atoms, as wide as a row of a K-major tile, else of 128 bytes
     8 warps x 2 slots x 2 KiB
 
@@ -48,7 +50,17 @@ Programmatic dependent launch: a CTA may start while the kernel before it in the
 
 Split K (`split`), copied operands (`pad`) and pieces of operands: `workspace` says what lies where, `surroundings`
 launches what goes before and after. A part of K is another tile of the same place, whose fp32 sums go to the workspace
-as the output of a further batch entry; the sum over the parts, and the epilogue, are a kernel of their own.
+as the output of a further batch entry; the sum over the parts, and the epilogue, are a kernel of their own. With
+`reduction` "atomic" TMA adds them to one sum instead, as they come.
+Of `cluster_k` parts the sums meet in shared memory instead (`cluster_sum`), and the CTAs of a cluster that have them
+finish `share_n` columns each: with the whole epilogue where K has no more parts than these.
+
+Stream-K (`stream`): `stream_k` says which k-tiles of which tiles a cluster takes, `fixup` how sums change hands.
+    producer   walks the k-tiles of all parts of the cluster's share as if they were one tile's
+    consumer   first the part that it does not finish, if there is one: multiplies, leaves its sums and raises a flag;
+               then its tiles as above; to one whose beginning others have, before the epilogue, it adds what they left
+A wait for sums ends: whoever is to leave them is a cluster before this one, does so before it waits for any, and
+started earlier, for a GPU starts the blocks of a grid in the order of their index.
 
 With `swap_ab` the CTAs work on D^T = B^T A^T: arguments and signature trade the names of A and B, m and n, and nothing
 below knows of it.
@@ -56,7 +68,7 @@ below knows of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import cutlass
@@ -65,11 +77,14 @@ from cutlass import Float32, Int32, Int64, Uint8
 from cutlass.cute.nvgpu import cpasync, warpgroup
 from cutlass.memory import SmemAllocator
 
-from cutegemm.kernels import abi, pieces, surroundings, tf32_wgmma, tma, wgmma_epilogue, workspace
+from cutegemm.kernels import abi, pieces, stream_k, surroundings, tf32_wgmma, tma, wgmma_epilogue, workspace
+from cutegemm.kernels.cluster_sum import ClusterSum
 from cutegemm.kernels.cute_types import NUMERIC
+from cutegemm.kernels.fixup import Fixup
 from cutegemm.kernels.scheduler import tile_at
 from cutegemm.kernels.staging import BAND, SLOT_BYTES, SLOTS, Staging, staging
 from cutegemm.kernels.wgmma_config import CONSUMERS, SWIZZLE_BYTES, WARPGROUP, WgmmaConfig
+from cutegemm.kernels.workspace import PITCH
 
 if TYPE_CHECKING:
     from cutegemm.problem import Signature
@@ -94,9 +109,13 @@ class WgmmaGemm:
         inner = surroundings.before(self.signature, cfg, given, stream)
         v = self._oriented(inner)
         operands = (*self._tma("a", v, cfg.tile_m, cfg.cluster_n), *self._tma("b", v, cfg.tile_n, cfg.cluster_m))
-        staged = wgmma_epilogue.descriptors(self._staging, {**v, "l1": v["l1"] * cfg.split})
-        size = cfg.cluster_m * cfg.cluster_n
+        stored = {**self._stored(v), "l1": v["l1"] * workspace.sums(cfg)}
+        staged = wgmma_epilogue.descriptors(self._staging, stored)
+        size = cfg.cluster_size
         grid = cutlass.min(self._cluster_tiles(v), v["sm_count"] // size) * size
+        if cutlass.const_expr(cfg.stream):
+            slots, k_tiles = v["sm_count"] // size, cute.ceil_div(v["k"], cfg.tile_k)
+            grid = stream_k.clusters_of(self._cluster_tiles(v), k_tiles, slots, _select) * size
         self.kernel(tuple(inner.values()), operands, staged).launch(
             grid=(grid, 1, 1), block=((1 + CONSUMERS) * WARPGROUP, 1, 1), cluster=(size, 1, 1),
             min_blocks_per_mp=1, stream=stream, use_pdl=True,
@@ -104,9 +123,14 @@ class WgmmaGemm:
         surroundings.after(self.signature, cfg, given, inner, stream)
 
     @property
+    def _parts(self) -> int:
+        """Parts of K whose sums go to the workspace, if there are several."""
+        return workspace.parts(self.config)
+
+    @property
     def _inner(self) -> Signature:
         """The signature of the product: of copies of operands, of parts of K."""
-        return workspace.inner(self.signature, self.config.pad, self.config.split)
+        return workspace.inner(self.signature, self.config.pad, self._parts)
 
     @property
     def _solved(self) -> Signature:
@@ -119,7 +143,13 @@ class WgmmaGemm:
 
     @property
     def _staging(self) -> Staging | None:
-        return staging(self._solved, self.config.tile_n, self.config.accumulators)
+        plan = staging(self._solved, self.config.share_n, self.config.accumulators)
+        return plan and replace(plan, adds=workspace.atomic(self.config))
+
+    def _stored(self, v: dict[str, Any]) -> dict[str, Any]:
+        """The arguments as the epilogue takes them: sums of parts have rows of whole chunks, which TMA writes."""
+        along = "m" if self.config.swap_ab else "n"
+        return v if self._parts == 1 else {**v, along: (v[along] + (PITCH - 1)) // PITCH * PITCH}
 
     def _cluster_rows(self, v: dict[str, Any]) -> Any:
         return cute.ceil_div(v["m"], self.config.tile_m * self.config.cluster_m)
@@ -129,7 +159,7 @@ class WgmmaGemm:
 
     def _cluster_tiles(self, v: dict[str, Any]) -> Any:
         """What clusters have to do: tiles of D, each as often as K has parts."""
-        return self._cluster_rows(v) * self._cluster_columns(v) * v["l0"] * v["l1"] * self.config.split
+        return self._cluster_rows(v) * self._cluster_columns(v) * v["l0"] * v["l1"] * self._parts
 
     def _argument(self, name: str) -> abi.TensorArgument:
         return next(t for t in abi.tensors(self._solved) if t.name == name)
@@ -163,12 +193,14 @@ class WgmmaGemm:
         warp = cute.arch.make_warp_uniform(tid // 32)
         group = cute.arch.make_warp_uniform(tid // WARPGROUP)
         rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-        rank_m, rank_n = rank % cfg.cluster_m, rank // cfg.cluster_m
+        plane = cfg.cluster_m * cfg.cluster_n
+        rank_m, rank_n, rank_k = rank % cfg.cluster_m, rank % plane // cfg.cluster_m, rank // plane
 
         allocator = SmemAllocator()
         layout_a, layout_b = self._shared_layout("a", cfg.tile_m), self._shared_layout("b", cfg.tile_n)
         smem_a = allocator.allocate_tensor(dtype, layout_a.outer, 1024, swizzle=layout_a.inner)
         smem_b = allocator.allocate_tensor(dtype, layout_b.outer, 1024, swizzle=layout_b.inner)
+        received = ClusterSum.allocate(cfg, allocator)
         full = allocator.allocate_array(Int64, cfg.stages, byte_alignment=8)
         empty = allocator.allocate_array(Int64, cfg.stages, byte_alignment=8)
         slots, fetched = None, None
@@ -188,26 +220,28 @@ class WgmmaGemm:
                 if cutlass.const_expr(self._staging is not None and bool(self._staging.loads)):
                     for s in cutlass.range_constexpr(wgmma_epilogue.WARPS * SLOTS):
                         cute.arch.mbarrier_init(fetched + s, 1)
+                ClusterSum.init(cfg, received)
         cute.arch.mbarrier_init_fence()
-        if cutlass.const_expr(peers > 1):
+        if cutlass.const_expr(cfg.cluster_size > 1):
             cute.arch.cluster_arrive_relaxed()
             cute.arch.cluster_wait()
         else:
             cute.arch.sync_threads()
 
-        size = cfg.cluster_m * cfg.cluster_n
+        size = cfg.cluster_size
         block, _, _ = cute.arch.block_idx()
         blocks, _, _ = cute.arch.grid_dim()
         first, step = block // size, blocks // size
         total = self._cluster_tiles(v)
         # Every part of K has as many k-tiles: those past K arrive as zeros.
         k_tiles = cute.ceil_div(cute.ceil_div(v["k"], cfg.tile_k), cfg.split)
+        share: Any = stream_k.Share.of(total, k_tiles, step, first, _select) if cfg.stream else None
 
         if group == 0:
             cute.arch.setmaxregister_decrease(_PRODUCER_REGISTERS)
             if warp == 0:
                 self._produce(v, atom_a, tensor_a, atom_b, tensor_b, smem_a, smem_b, full, empty, rank_m, rank_n,
-                              first, step, total, k_tiles)  # fmt: skip
+                              rank_k, first, step, total, k_tiles, share)  # fmt: skip
         else:
             cute.arch.setmaxregister_increase(_CONSUMER_REGISTERS)
             cute.arch.griddepcontrol_wait()
@@ -227,8 +261,8 @@ class WgmmaGemm:
             # Which CTA's empty barrier this lane signals: every CTA that multicasts into this one's stages.
             other = lane - cfg.cluster_n
             along_m = other + Int32(other >= rank_m)
-            peer = Int32(cutlass.select_(lane < cfg.cluster_n, rank_m + lane * cfg.cluster_m,
-                                         along_m + rank_n * cfg.cluster_m))  # fmt: skip
+            peer = rank_k * plane + Int32(cutlass.select_(lane < cfg.cluster_n, rank_m + lane * cfg.cluster_m,
+                                                          along_m + rank_n * cfg.cluster_m))  # fmt: skip
             count = Int32(0)
             tile = first
             stride = step
@@ -239,25 +273,45 @@ class WgmmaGemm:
                 if consumer == 1:  # the first turn is the first group's
                     cute.arch.barrier_arrive(barrier_id=1, number_of_threads=2 * WARPGROUP)
             mine = cutlass.max(0, (total - tile + stride - 1) // stride)
+            multiply = self._multiply if cutlass.const_expr(cfg.pieces == 1) else self._multiply_pieces
+            fixup: Any = None
+            if cutlass.const_expr(cfg.stream):
+                fixup = Fixup(cfg, v["ptr.workspace"], blocks, consumer, tid % WARPGROUP)
+                mine = share.finished
+                if share.unfinished > 0:
+                    count = share.end - share.begin
+                    stage, phase = Int32(0), Int32(0)
+                    fixup.leave(
+                        multiply(self._mma(), accumulators, fragment_a, fragment_b, full, empty, stage, phase, count,
+                                 lane, peer, peers, consumer), block)  # fmt: skip
             epilogue = wgmma_epilogue.of_warp(
-                self._solved, v, self._staging, staged, rows, cfg.tile_n, consumer * 4 + warp_in_group, lane, slots,
-                fetched,
+                self._solved, self._stored(v), self._staging, staged, rows, cfg.share_n, consumer * 4 + warp_in_group,
+                lane, slots, fetched,
             )  # fmt: skip
+            shared = ClusterSum(cfg, received, consumer * 4 + warp_in_group, lane, rank)
             for i in cutlass.range(mine, unroll=1):
-                row, column, l0, l1, part = self._tile(tile + i * stride, v, rank_m, rank_n)
-                l1 = l1 + part * v["l1"]
+                index, depth, begin = tile + i * stride, k_tiles, 0
+                if cutlass.const_expr(cfg.stream):
+                    index, begin = share.part(i)
+                    depth = k_tiles - begin
+                row, column, l0, l1, part = self._tile(index, v, rank_m, rank_n)
+                if cutlass.const_expr(not workspace.atomic(cfg)):
+                    l1 = l1 + part * v["l1"]
                 band = (row * cfg.tile_m + row_in_tile) // BAND + warp_in_group
-                unfinished = epilogue.begin(i, band, column, l0, l1)
+                shared.begin()
+                unfinished = epilogue.begin(i, band, column * cfg.cluster_k + rank_k, l0, l1)
                 stage = count % cfg.stages
                 phase = (count // cfg.stages) & 1
                 if cutlass.const_expr(cfg.pingpong):
                     cute.arch.barrier(barrier_id=1 + consumer, number_of_threads=2 * WARPGROUP)
-                multiply = self._multiply if cutlass.const_expr(cfg.pieces == 1) else self._multiply_pieces
-                sums = multiply(mma, accumulators, fragment_a, fragment_b, full, empty, stage, phase, k_tiles, lane,
+                sums = multiply(mma, accumulators, fragment_a, fragment_b, full, empty, stage, phase, depth, lane,
                                 peer, peers, consumer)  # fmt: skip
-                count = count + k_tiles * (2 if cfg.pingpong else 1)
-                epilogue.finish(unfinished, sums)
+                count = count + depth * (2 if cfg.pingpong else 1)
+                if cutlass.const_expr(cfg.stream):
+                    self._collect(fixup, sums, share, begin, block)
+                epilogue.finish(unfinished, shared.of(i, sums))
             epilogue.drain()
+            shared.leave(mine)
 
     def _mma(self) -> Any:
         if self.config.bits == 32:
@@ -279,22 +333,23 @@ class WgmmaGemm:
         else:
             batch, left, top = tile_at(index, columns, rows, max(1, cfg.raster // cfg.cluster_n))
         row, column = top * cfg.cluster_m + rank_m, left * cfg.cluster_n + rank_n
-        if self.config.split == 1:
+        if self._parts == 1:
             return row, column, batch % v["l0"], batch // v["l0"], 0
         outer = batch // v["l0"]
         return row, column, batch % v["l0"], outer % v["l1"], outer // v["l1"]
 
     @cute.jit
     def _produce(self, v: Any, atom_a: Any, tensor_a: Any, atom_b: Any, tensor_b: Any, smem_a: Any, smem_b: Any,
-                 full: Any, empty: Any, rank_m: Int32, rank_n: Int32, first: Int32, step: Int32, total: Int32,
-                 k_tiles: Int32) -> None:  # fmt: skip
+                 full: Any, empty: Any, rank_m: Int32, rank_n: Int32, rank_k: Int32, first: Int32, step: Int32,
+                 total: Int32, k_tiles: Int32, share: cutlass.Constexpr) -> None:  # fmt: skip
         cfg = self.config
+        above = rank_k * (cfg.cluster_m * cfg.cluster_n)
         mask_a, mask_b = None, None
         if cutlass.const_expr(cfg.cluster_n > 1):
             along_n = sum(1 << (i * cfg.cluster_m) for i in range(cfg.cluster_n))
-            mask_a = cutlass.Int16(Int32(along_n) << rank_m)
+            mask_a = cutlass.Int16(Int32(along_n) << (rank_m + above))
         if cutlass.const_expr(cfg.cluster_m > 1):
-            mask_b = cutlass.Int16(Int32((1 << cfg.cluster_m) - 1) << (rank_n * cfg.cluster_m))
+            mask_b = cutlass.Int16(Int32((1 << cfg.cluster_m) - 1) << (rank_n * cfg.cluster_m + above))
         modes = (None,) * cute.rank(tensor_a)
         tiles_a = cute.local_tile(tensor_a, (cfg.tile_m, cfg.tile_k), modes)
         tiles_b = cute.local_tile(tensor_b, (cfg.tile_n, cfg.tile_k), modes)
@@ -307,15 +362,20 @@ class WgmmaGemm:
             cute.group_modes(tiles_b, 0, 2),
         )  # fmt: skip
         mine = cutlass.max(0, (total - first + step - 1) // step)
+        if cutlass.const_expr(cfg.stream):
+            mine = share.unfinished + share.finished
         cute.arch.griddepcontrol_wait()
         cute.arch.griddepcontrol_launch_dependents()
         stage, phase = Int32(0), Int32(1)
         for i in cutlass.range(mine, unroll=1):
-            row, column, l0, l1, part = self._tile(first + i * step, v, rank_m, rank_n)
-            first_k = part * k_tiles
+            index, depth, first_k = first + i * step, k_tiles, 0
+            if cutlass.const_expr(cfg.stream):
+                index, first_k, depth = share.walk(i)
+            row, column, l0, l1, part = self._tile(index, v, rank_m, rank_n)
+            first_k = first_k + (part * cfg.cluster_k + rank_k) * k_tiles
             a0, a1 = tma.batch(self._argument("a"), v, l0, l1)
             b0, b1 = tma.batch(self._argument("b"), v, l0, l1)
-            for step_k in cutlass.range(k_tiles, unroll=1):
+            for step_k in cutlass.range(depth, unroll=1):
                 k = first_k + step_k
                 cute.arch.mbarrier_wait(empty + stage, phase)
                 with cute.arch.elect_one():
@@ -339,6 +399,14 @@ class WgmmaGemm:
             if stage == cfg.stages:
                 stage = Int32(0)
                 phase = phase ^ 1
+
+    @cute.jit
+    def _collect(self, fixup: cutlass.Constexpr, sums: cute.Tensor, share: cutlass.Constexpr, begin: Int32,
+                 block: Int32) -> None:  # fmt: skip
+        """Adds what the clusters before this one leave of a tile that it has the end of, in their order."""
+        if begin > 0:
+            for cluster in cutlass.range(share.helper, share.cluster, unroll=1):
+                fixup.collect(sums, block - (share.cluster - cluster) * self.config.cluster_size)
 
     @cute.jit
     def _multiply(self, mma: Any, accumulators: Any, fragment_a: Any, fragment_b: Any, full: Any, empty: Any,
@@ -405,3 +473,7 @@ class WgmmaGemm:
             cute.arch.mbarrier_arrive(barrier)
         else:
             cute.arch.mbarrier_arrive(barrier, peer)
+
+
+def _select(condition: Any, x: Any, y: Any) -> Any:
+    return Int32(cutlass.select_(condition, Int32(x), Int32(y)))

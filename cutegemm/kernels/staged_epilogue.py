@@ -5,13 +5,21 @@ columns of two rows in every group of eight, so a gated unit's columns meet in o
 ldmatrix and stmatrix, and no shuffle and no barrier between warps is needed. Edges are TMA's: it brings zeros from
 outside a matrix and writes nothing there, but for the 16 bytes that a line may end inside of (see `_store`).
 
+What TMA can't take away, for rows that are not aligned to 16 bytes, the warp's lanes copy from the slot to global
+memory, line by line and side by side in words of 4 bytes (see `lines`). What TMA can't bring the lanes load to
+registers, element by element.
+
 Timeline of a warp for one tile, u counting its units, S = 2 slots
     before the main loop   fetch units 0 … S-1; load Row and Col operands of unit 0 into registers
-    unit u                 load Row and Col operands of unit u+1; wait for its fetch, read it; compute
+    unit u                 load Row and Col operands of unit u+1; wait for its fetch, read it; load what is not fetched;
+                           compute
                            wait until TMA has read slot u-1, fetch u+S-1 into it (no fetches: until it has read what
-                           was stored from slot u % S before)
-                           write the outputs, fence, store
+                           was stored from slot u % S before; no TMA at all: until every lane has)
+                           write the outputs, fence, store: TMA reads on its own, lanes copy at once
 A slot's mbarrier takes one arrival, the warp's own that announces a unit's bytes.
+
+Where nothing is fetched into slots, unit u-1 is still in its own while the lanes copy u: so a word that the two share
+is written whole, and single elements are left only at the ends of a tile's rows.
 """
 
 from __future__ import annotations
@@ -21,15 +29,19 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32
+from cutlass import Float32, Int32, Int64, Uint16
 from cutlass.cute.nvgpu import cpasync, warp
 
-from cutegemm.kernels import tma
+from cutegemm.kernels import abi, tma
 from cutegemm.kernels.cute_types import NUMERIC
 from cutegemm.kernels.epilogue import Epilogue, Place
+from cutegemm.kernels.lines import Copy, Lines
 from cutegemm.kernels.staging import BAND, SLOT_BYTES, SLOTS, TMA_ALIGN, Box, Staging
 
-_UNROLLED = 32  # nodes of a tile's units, up to which they are compiled one by one
+#: Nodes of a tile's units, up to which they are compiled one by one: but with the addresses of all units' operands held
+#: at once, registers are too few.
+_UNROLLED = 32
+_AT_ONCE = 8  # words that a lane copies at a time: so many loads from shared memory are in flight
 GROUP = 8  # columns of one 8x8 matrix of a fragment
 
 
@@ -55,10 +67,11 @@ class Tile:
     vectors: dict[str, cute.Tensor]
 
 
-def descriptor(box: Box, store: bool, v: dict[str, Any]) -> tuple[cute.CopyAtom, cute.Tensor]:
-    """The TMA descriptor that copies boxes of `box.tensor`."""
+def descriptor(box: Box, store: bool, v: dict[str, Any], adds: bool = False) -> tuple[cute.CopyAtom, cute.Tensor]:
+    """The TMA descriptor that copies boxes of `box.tensor`, or adds them to it."""
     extents = (v["m"], v["n"] // 2 if box.tensor.paired else v["n"])
-    op = cpasync.CopyBulkTensorTileS2GOp() if store else cpasync.CopyBulkTensorTileG2SOp()
+    stores = cpasync.CopyReduceBulkTensorTileS2GOp if adds else cpasync.CopyBulkTensorTileS2GOp
+    op = stores() if store else cpasync.CopyBulkTensorTileG2SOp()
     layout = cute.make_composed_layout(_swizzle(box), 0, cute.make_layout((BAND, box.columns), stride=_strides(box)))
     atom, tensor = cpasync.make_tiled_tma_atom(op, tma.view(box.tensor, extents, v), layout, (BAND, box.columns))
     return atom, tensor
@@ -134,7 +147,8 @@ class StagedEpilogue(Epilogue):
         """Finishes a tile. `accumulators` are a thread's of wgmma: of each band, each group of 8 columns, each half of
         the rows, two columns; so each unit's follow those of the unit before."""
         scalars = self.scalars()
-        unroll = self._units if self._units * len(self.signature.epilogue.nodes) <= _UNROLLED else 1
+        few = self._units * len(self.signature.epilogue.nodes) <= _UNROLLED and not self._unreachable
+        unroll = self._units if few else 1
         for unit in cutlass.range(self._units, unroll=unroll):
             groups = range(self._groups)
             acc = [accumulators[4 * g + 2 * half + c] for half in range(2) for g in groups for c in range(2)]
@@ -155,12 +169,15 @@ class StagedEpilogue(Epilogue):
             uses = (self._units - slot + SLOTS - 1) // SLOTS
             cute.arch.mbarrier_wait(self.barriers + slot, (tile.number * uses + unit // SLOTS) & 1)
         fetched = {box.tensor.name: self._read(box, slot) for box in self.staging.loads}
-        outputs = self.combine(acc, scalars, {**operands, **fetched})
+        loaded = {name: self._load(tile, tensor, unit) for name, tensor in self._unreachable.items()}
+        outputs = self.combine(acc, scalars, {**operands, **fetched, **loaded})
         if cutlass.const_expr(self.staging.loads):
             cute.arch.sync_warp()  # every lane has read the slot
             if unit > 0 and unit <= self._units - SLOTS:
                 self._wait_until_read(0)
                 self._fetch(tile, unit + SLOTS - 1)
+        elif cutlass.const_expr(not self.views):
+            cute.arch.sync_warp()  # every lane has copied from the slot
         elif cutlass.const_expr(self._units % SLOTS == 0):
             self._wait_until_read(SLOTS - 1)
         else:  # the tile before has ended in the slot that this one begins with
@@ -170,11 +187,13 @@ class StagedEpilogue(Epilogue):
                 self._wait_until_read(SLOTS - 1)
         for box in self.staging.stores:
             self._write(box, slot, outputs[int(box.tensor.name.removeprefix("out"))])
-        cute.arch.fence_proxy("async.shared", space="cta")
+        if cutlass.const_expr(self.views):
+            cute.arch.fence_proxy("async.shared", space="cta")
         cute.arch.sync_warp()
         for box in self.staging.stores:
             self._store(tile, box, unit)
-        cute.arch.cp_async_bulk_commit_group()
+        if cutlass.const_expr(any(box.by_tma for box in self.staging.stores)):
+            cute.arch.cp_async_bulk_commit_group()
 
     def _wait_until_read(self, pending: int) -> None:
         """Waits until TMA has read the slots of all stores but the last `pending`."""
@@ -192,23 +211,68 @@ class StagedEpilogue(Epilogue):
 
     @cute.jit
     def _store(self, tile: cutlass.Constexpr, box: cutlass.Constexpr, unit: Int32) -> None:
-        """Has TMA write a unit's box. It writes whole chunks of 16 bytes: lines that end inside of one go element by
-        element."""
-        view, slot = self.views[box.tensor.name], unit % SLOTS
-        band, column = self._coordinates(tile, unit)
-        columns = self.values["n"] // 2 if cutlass.const_expr(box.tensor.paired) else self.values["n"]
-        row0, column0 = band * BAND, column * box.columns
-        first, extent = (column0, columns) if cutlass.const_expr(box.n_major) else (row0, self.values["m"])
-        line = box.line_bytes // box.itemsize
-        if first + line <= extent or extent % (TMA_ALIGN // box.itemsize) == 0:
-            cute.copy(view.atom, view.slots[None, self.slot + slot], self._box(tile, box, unit))
+        """Writes a unit's box to global memory. TMA writes whole chunks of 16 bytes: the lanes copy lines that end
+        inside of one, and those that TMA can't take."""
+        if cutlass.const_expr(box.by_tma):
+            lines = self._lines(tile, box, unit, following=False)
+            if lines.end == box.line or lines.end % (TMA_ALIGN // box.itemsize) == 0:
+                view = self.views[box.tensor.name]
+                cute.copy(view.atom, view.slots[None, self.slot + unit % SLOTS], self._box(tile, box, unit))
+            else:
+                self._copy_lines(lines, unit, 1)
         else:
-            for i in cutlass.range(self.lane, BAND * box.columns, 32, unroll=1):
-                row, column = i // box.columns, i % box.columns
-                if row0 + row < self.values["m"] and column0 + column < columns:
-                    address = self.address(box.tensor, row0 + row, Place(tile.l0, tile.l1, column0 + column))
-                    pointer = cute.make_ptr(NUMERIC[box.tensor.access.dtype], address, cute.AddressSpace.gmem)
-                    cute.make_tensor(pointer, cute.make_layout(1))[0] = self._at(box, slot, row, column, 1)[0]
+            # A slot that TMA fills does not keep the unit before.
+            lines = self._lines(tile, box, unit, following=box.n_major and not self.staging.loads)
+            self._copy_lines(lines, unit, _AT_ONCE)
+
+    def _lines(self, tile: Tile, box: Box, unit: Any, following: bool) -> Lines:
+        """The lines of a unit's box, which do or do not continue those of the unit before, where that is their left
+        neighbour."""
+        tensor = box.tensor
+        band, column = self._coordinates(tile, unit)
+        row, place = band * BAND, Place(tile.l0, tile.l1, column * box.columns)
+        extent = self.values["n"] // 2 if tensor.paired else self.values["n"]
+        count, end = self.values["m"] - row, extent - place.column
+        if not box.n_major:
+            count, end = end, count
+        across = unit % self._across
+        begins, ends = Int32(1), Int32(1)
+        if following:
+            begins, ends = Int32(across == 0), Int32(across == self._across - 1) | Int32(end <= box.line)
+        start = self.address(tensor, row, place)
+        pitch = self.values[f"stride.{tensor.name}.{tensor.strides[0]}"] * box.itemsize
+        odd, alternating = (Int32(x >> 1) & 1 for x in (start, pitch))
+        return Lines(box, start, pitch, odd, alternating, count, cutlass.min(end, box.line), begins, ends)
+
+    @cute.jit
+    def _copy_lines(self, lines: cutlass.Constexpr, unit: Int32, words: cutlass.Constexpr) -> None:
+        """Has the lanes copy `lines` of a unit, `words` each at a time."""
+        turn = min(words * lines.at_once, lines.box.lines)
+        for first in cutlass.range(0, lines.box.lines, turn, unroll=1):
+            copies = list(lines.words(self.lane, first, turn))
+            held = [self._word(lines, unit, copy) for copy in copies]
+            for copy, word in zip(copies, held, strict=True):
+                _store_if(copy.inside, copy.address, word)
+        if lines.ragged:
+            for copy in lines.singles(self.lane):
+                held = self._bits(lines.box, unit % SLOTS, copy.line, copy.at & (lines.box.line - 1), Uint16)
+                _store_if(copy.inside, copy.address, held)
+
+    def _word(self, lines: Lines, unit: Any, copy: Copy) -> Any:
+        """The bits of a lane's word. Element -1 is the last of the unit before."""
+        box, slot = lines.box, unit % SLOTS
+        if not lines.may_be_odd:
+            return self._bits(box, slot, copy.line, copy.at, Int32)
+        before = (unit + (SLOTS - 1) * Int32(copy.at < 0)) % SLOTS
+        low = self._bits(box, before, copy.line, copy.at & (box.line - 1), Uint16)
+        high = self._bits(box, slot, copy.line, copy.at + 1, Uint16)
+        return Int32(low) & 0xFFFF | Int32(high) << 16  # what is loaded as unsigned is extended by its sign
+
+    def _bits(self, box: Box, slot: Any, line: Any, at: Any, kind: Any) -> Any:
+        """What lies from element `at` of a line on in a slot, as a number of a `kind`."""
+        address = self.base + slot * SLOT_BYTES + box.line_offset(line, at)
+        pointer = cute.make_ptr(kind, Int32(address), cute.AddressSpace.smem)
+        return cute.make_tensor(pointer, cute.make_layout(1))[0]
 
     def _coordinates(self, tile: Tile, unit: Any) -> tuple[Any, Any]:
         """A unit's band, and its place among units of its width in a row."""
@@ -255,6 +319,32 @@ class StagedEpilogue(Epilogue):
                 for c in cutlass.range_constexpr(width):
                     if place.column + g * step + c < extent:
                         target[g * width + c] = row[g * step + c].to(Float32)
+
+    @property
+    def _unreachable(self) -> dict[str, abi.TensorArgument]:
+        """C and Tile operands that TMA can't bring, by name."""
+        tensors = self.operands("tile")
+        if self.signature.c is not None:
+            tensors["c"] = self.tensors()["c"]
+        brought = {box.tensor.name for box in self.staging.loads}
+        return {name: tensor for name, tensor in tensors.items() if name not in brought}
+
+    def _load(self, tile: Tile, tensor: abi.TensorArgument, unit: Any) -> Any:
+        """A lane's elements of a unit from global memory, in the order of the accumulators. All are loaded at once, and
+        none in a branch, which would wait for it: outside of the matrix those at its edge, for what is not stored."""
+        band, column = self._coordinates(tile, unit)
+        place = Place(tile.l0, tile.l1, column * self.staging.columns + self.lane % 4 * 2)
+        width, extent, place = self.domain(tensor, place, 2)
+        step = width * GROUP // 2
+        elements = []
+        for half in range(2):
+            row = cutlass.min(band * BAND + half * 8 + self.lane // 4, self.values["m"] - 1)
+            for group in range(self._groups):
+                for c in range(width):
+                    at = cutlass.min(place.column + group * step + c, extent - 1)
+                    vector, _ = self.vector(tensor, row, Place(tile.l0, tile.l1, at), 1)
+                    elements.append(vector[0].to(Float32))
+        return _vector(elements)
 
     def _vectors_of(self, tile: Tile) -> dict[str, Any]:
         """The Row and Col operands' elements in the order of the accumulators."""
@@ -334,6 +424,14 @@ class StagedEpilogue(Epilogue):
         dtype = NUMERIC[box.tensor.access.dtype]
         pointer = cute.make_ptr(dtype, Int32(address), cute.AddressSpace.smem, assumed_align=size * box.itemsize)
         return cute.make_tensor(pointer, cute.make_layout((size,)))
+
+
+def _store_if(condition: Any, address: Any, bits: Any) -> None:
+    """Stores a number of 16 or 32 bits to global memory. As a branch, each would be waited for on its own."""
+    cute.arch.inline_ptx(
+        f"st.global.b{bits.width} [{{$r0}}], {{$r1}};", read_only_args=[Int64(address), bits],
+        predicate=cutlass.Boolean(condition),
+    )  # fmt: skip
 
 
 def _move_up(registers: cute.Tensor, count: int) -> None:

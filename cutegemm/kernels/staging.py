@@ -4,6 +4,9 @@ A warp finishes its part of D in units of 16 rows (a band) x `columns`. Each of 
 unit reads (C and Tile operands, brought by TMA), then, in the same bytes, what it writes (the outputs, fetched by TMA).
 A tensor's part of a unit is a box that one TMA copy moves: lines of at most 128 bytes along the dimension that is
 contiguous in memory, swizzled as TMA does it.
+
+TMA wants addresses and strides of whole 16 bytes. An output without them is staged all the same, and the warp's lanes
+copy its lines to global memory, side by side; an operand without them never comes here and is loaded to registers.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ BAND = 16  # rows of one mma instruction, and of a warp's part of one wgmma
 SLOTS = 2  # units that a warp has in shared memory
 SLOT_BYTES = 2048
 TMA_ALIGN = 16  # bytes: what TMA wants of addresses and strides
+WORD = 4  # bytes that a lane copies at a time
 _WIDTHS = (64, 32, 16)  # columns of the accumulator in a unit, the widest that fits
 _SWIZZLED_LINES = (32, 64, 128)  # bytes
 _VALUES = 240  # accumulators, and a unit's elements of each operand and output, that a thread holds without spilling
@@ -48,7 +52,22 @@ class Box:
     @property
     def line_bytes(self) -> int:
         """Bytes of a line."""
-        return (self.columns if self.n_major else BAND) * self.itemsize
+        return self.line * self.itemsize
+
+    @property
+    def line(self) -> int:
+        """Elements of a line."""
+        return self.columns if self.n_major else BAND
+
+    @property
+    def lines(self) -> int:
+        """How many lines there are."""
+        return BAND if self.n_major else self.columns
+
+    @property
+    def by_tma(self) -> bool:
+        """Whether TMA can copy it: its tensor's address and strides are aligned as TMA wants them."""
+        return self.tensor.access.align >= TMA_ALIGN
 
     @property
     def bytes(self) -> int:
@@ -63,18 +82,29 @@ class Box:
     def byte_offset(self, row: Any, column: Any) -> Any:
         """Where (row, column) of the box lies, in bytes from the slot's start."""
         line, along = (row, column) if self.n_major else (column, row)
-        at = line * self.line_bytes + along * self.itemsize
-        chunk = (at >> 7) & ((1 << self.swizzle_bits) - 1)
-        return self.offset + (at ^ (chunk << 4))
+        return self.line_offset(line, along)
+
+    def line_offset(self, line: Any, along: Any) -> Any:
+        """Where the element `along` of a line lies, in bytes from the slot's start."""
+        start = line * self.line_bytes
+        chunk = (start >> 7) & ((1 << self.swizzle_bits) - 1)
+        return self.offset + start + (along * self.itemsize ^ chunk << 4)
 
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """Units of `columns` accumulator columns, and what a slot holds of each tensor."""
+    """Units of `columns` accumulator columns, and what a slot holds of each tensor. `adds` says that what is stored is
+    added to what is there."""
 
     columns: int
     loads: tuple[Box, ...]
     stores: tuple[Box, ...]
+    adds: bool = False
+
+    @property
+    def by_tma(self) -> tuple[Box, ...]:
+        """The boxes that TMA copies, loads first."""
+        return tuple(box for box in (*self.loads, *self.stores) if box.by_tma)
 
     @property
     def load_bytes(self) -> int:
@@ -84,14 +114,16 @@ class Staging:
 
 @cache
 def staging(signature: Signature, tile_n: int, accumulators: int) -> Staging | None:
-    """How a kernel of `tile_n` columns and `accumulators` registers a thread of them stages `signature`; None where TMA
-    can't store its outputs."""
+    """How a kernel of `tile_n` columns and `accumulators` registers a thread of them stages `signature`; None where an
+    output is contiguous along neither dimension, or a slot can't hold a unit."""
     tensors = [t for t in abi.tensors(signature) if t.dims[:2] == ("m", "n")]
     stores = [t for t in tensors if t.name.startswith("out")]
-    loads = [t for t in tensors if t not in stores]
-    if not all(map(_reachable, tensors)):
+    loads = [t for t in tensors if t not in stores and _contiguous(t) and t.access.align >= TMA_ALIGN]
+    if not all(map(_contiguous, stores)):
         return None
-    vectors = len(stores) + len(loads) + sum(spec.kind == "row" for spec in signature.epilogue.operands)
+    # What is loaded to registers takes two more for an address.
+    vectors = 2 * len(tensors) - (len(loads) + len(stores))
+    vectors += sum(spec.kind == "row" for spec in signature.epilogue.operands)
     for width in _WIDTHS:
         if tile_n % width == 0 and accumulators + vectors * width // 2 <= _VALUES:
             boxes = [Box(t, width // 2 if t.paired else width) for t in (*loads, *stores)]
@@ -101,9 +133,9 @@ def staging(signature: Signature, tile_n: int, accumulators: int) -> Staging | N
     return None
 
 
-def _reachable(tensor: abi.TensorArgument) -> bool:
-    """Whether TMA can read and write `tensor`."""
-    return tensor.access.major in ("m", "n") and tensor.access.align >= TMA_ALIGN
+def _contiguous(tensor: abi.TensorArgument) -> bool:
+    """Whether `tensor` is made of lines."""
+    return tensor.access.major in ("m", "n")
 
 
 def _placed(boxes: list[Box]) -> tuple[Box, ...]:

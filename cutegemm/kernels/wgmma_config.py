@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from cutegemm.kernels.config import DEFAULT_RASTER, K_BLOCK_BYTES, OPERAND_BYTES, Pad, spelled
+from cutegemm.kernels.config import DEFAULT_RASTER, K_BLOCK_BYTES, OPERAND_BYTES, Pad, Reduction, spelled
 from cutegemm.kernels.staging import SLOT_BYTES, SLOTS
 
 CONSUMERS = 2  # warpgroups that multiply
@@ -14,6 +14,8 @@ INSTRUCTION_M = 64  # rows of one wgmma, 16 for each warp of a warpgroup
 BARRIER_BYTES = 16  # a stage's full and empty mbarrier
 SWIZZLE_BYTES = 128  # the widest swizzle
 SWIZZLE_ALIGN = 1024  # it repeats every 8 rows
+SUM_BYTES = 4  # fp32
+FLAG_BYTES = 32  # a block's flags, one for each consumer, in a sector of L2
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +27,13 @@ class WgmmaConfig:
     finishes its tile while the other multiplies. `cluster_m` x `cluster_n` blocks work on neighbouring tiles and read
     each operand once between them. They walk D in groups of `raster` tile rows, column by column; or, with `walk` "n",
     in groups of `raster` tile columns, row by row. With `swap_ab` all of this is said of D^T = B^T A^T: `tile_m` lies
-    along N, and a small M becomes the instruction's N. `split` units share a tile, each with a part of K, and `pad`
-    names operands that are copied first (see `workspace`). Of operands that consist of `pieces`, a stage holds all.
-    `bits` is what an element of the operands has: 16, or 32 for TF32.
+    along N, and a small M becomes the instruction's N. K is `split` into so many parts. `cluster_k` of them are in
+    blocks of one cluster, of `cluster_m` x `cluster_n` x `cluster_k` in all, which add up their sums through each
+    other's shared memory (see `cluster_sum`); what then remains of a tile goes through the workspace, to be added up in
+    order or, with `reduction` "atomic", as it comes. With `stream`, clusters get equal shares of the k-tiles of a last,
+    partial wave and a full one instead (see `stream_k`). `pad` names operands that are copied first (see `workspace`).
+    Of operands that consist of `pieces`, a stage holds all. `bits` is what an element of the operands has: 16, or 32
+    for TF32.
     """
 
     tile_m: int
@@ -43,6 +49,9 @@ class WgmmaConfig:
     split: int = 1
     pad: Pad = "no"
     pieces: int = 1
+    cluster_k: int = 1
+    reduction: Reduction = "ordered"
+    stream: bool = False
     bits: int = 8 * OPERAND_BYTES
 
     @property
@@ -53,7 +62,17 @@ class WgmmaConfig:
     @property
     def cluster_size(self) -> int:
         """Blocks of a cluster."""
-        return self.cluster_m * self.cluster_n
+        return self.cluster_m * self.cluster_n * self.cluster_k
+
+    @property
+    def share_n(self) -> int:
+        """Columns of a tile that one block of a cluster adds up and finishes."""
+        return self.tile_n // self.cluster_k
+
+    @property
+    def received_bytes(self) -> int:
+        """Shared memory for what the other blocks of a cluster have of this one's share of a tile."""
+        return (self.cluster_k - 1) * self.tile_m * self.share_n * SUM_BYTES
 
     @property
     def group_m(self) -> int:
@@ -87,23 +106,41 @@ class WgmmaConfig:
 
     @property
     def smem_bytes(self) -> int:
-        """Shared memory of a block: the pipeline's stages, the epilogue's slots, and room to align their swizzles."""
+        """Shared memory of a block: the pipeline's stages, a cluster's sums, the epilogue's slots, and room to align
+        their swizzles."""
         slots = 4 * CONSUMERS * SLOTS * (SLOT_BYTES + BARRIER_BYTES // 2)
-        return self.stages * (self.stage_bytes + BARRIER_BYTES) + slots + 2 * SWIZZLE_ALIGN
+        sums = self.received_bytes + (4 * CONSUMERS * BARRIER_BYTES if self.cluster_k > 1 else 0)
+        return self.stages * (self.stage_bytes + BARRIER_BYTES) + sums + slots + 2 * SWIZZLE_ALIGN
+
+    @property
+    def cluster(self) -> str:
+        """A cluster's extents, as `kernel=` spells them: along M, N, and K where that is split within it."""
+        return f"{self.cluster_m}x{self.cluster_n}" + (f"x{self.cluster_k}" if self.cluster_k > 1 else "")
+
+    @property
+    def sums_bytes(self) -> int:
+        """Memory for a block's sums of a part of a tile."""
+        return self.tile_m * self.tile_n * 4
+
+    def exchange_bytes(self, sm_count: Any) -> Any:
+        """Memory in which the blocks of a GPU hand sums of parts of tiles to each other (see `fixup`)."""
+        blocks = sm_count // self.cluster_size * self.cluster_size
+        return blocks * (self.sums_bytes + FLAG_BYTES) if self.stream else 0
 
     def options(self) -> dict[str, str]:
         """What a `kernel=` string can say about it, by key."""
         return {
             "tile": f"{self.tile_m}x{self.tile_n}x{self.tile_k}",
             "stages": str(self.stages),
-            "cluster": f"{self.cluster_m}x{self.cluster_n}",
+            "cluster": self.cluster,
             "schedule": "pingpong" if self.pingpong else "cooperative",
             "raster": str(self.raster),
             "swap_ab": "yes" if self.swap_ab else "no",
             "walk": self.walk,
-            "split": str(self.split),
+            "split": "stream" if self.stream else str(self.split),
             "pad": self.pad,
             "pieces": str(self.pieces),
+            "reduction": self.reduction,
             "bits": str(self.bits),
         }
 
@@ -163,6 +200,20 @@ CONFIGS: tuple[WgmmaConfig, ...] = (
     WgmmaConfig(128, 32, stages=9, swap_ab=True),
     WgmmaConfig(64, 32, stages=14, pingpong=True, swap_ab=True),
     WgmmaConfig(64, 16, stages=16, pingpong=True, swap_ab=True),
+    # Too few tiles for the GPU, and a long K: parts of it are added up in clusters.
+    WgmmaConfig(128, 128, stages=5, cluster_k=2, split=2),
+    WgmmaConfig(128, 128, stages=4, cluster_k=4, split=4),
+    WgmmaConfig(128, 128, stages=4, cluster_k=8, split=8),
+    WgmmaConfig(128, 128, stages=5, cluster_m=2, cluster_k=2, split=2),
+    WgmmaConfig(128, 128, stages=4, cluster_m=2, cluster_k=4, split=4),
+    WgmmaConfig(128, 64, stages=7, cluster_k=2, split=2),
+    WgmmaConfig(128, 64, stages=7, cluster_k=4, split=4),
+    WgmmaConfig(128, 64, stages=7, cluster_n=2, cluster_k=2, split=2),
+    WgmmaConfig(128, 64, stages=7, cluster_n=2, cluster_k=4, split=4),
+    WgmmaConfig(128, 64, stages=7, cluster_k=2, split=2, swap_ab=True),
+    WgmmaConfig(128, 64, stages=7, cluster_k=4, split=4, swap_ab=True),
+    WgmmaConfig(128, 64, stages=7, cluster_m=2, cluster_k=2, split=2, swap_ab=True),
+    WgmmaConfig(128, 32, stages=9, cluster_k=2, split=2, swap_ab=True),
 )
 
 #: Those for fp32 operands in pieces. There are as many sums as accumulators, and a stage holds three tiles of each

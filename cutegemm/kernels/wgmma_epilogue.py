@@ -1,5 +1,5 @@
-"""The epilogue of a consumer warp of `sm90_wgmma`: through shared memory by TMA, or from registers where TMA can't take
-an output or an operand. Either begins a tile before its main loop and finishes it after."""
+"""The epilogue of a consumer warp of `sm90_wgmma`: through shared memory, or from registers where an output has no
+contiguous dimension. Either begins a tile before its main loop and finishes it after."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ WARPS = 4 * CONSUMERS
 
 
 def descriptors(plan: Staging | None, v: dict[str, Any]) -> tuple[Any, ...]:
-    """A TMA copy atom and a tensor for each box of `plan`, loads first."""
+    """A TMA copy atom and a tensor for each box of `plan` that TMA copies."""
     if plan is None:
         return ()
-    boxes = [(box, False) for box in plan.loads] + [(box, True) for box in plan.stores]
-    return tuple(part for box, store in boxes for part in staged_epilogue.descriptor(box, store, v))
+    return tuple(
+        part for box in plan.by_tma for part in staged_epilogue.descriptor(box, box in plan.stores, v, plan.adds)
+    )
 
 
 def of_warp(signature: Signature, v: dict[str, Any], plan: Staging | None, staged: tuple[Any, ...], rows: int,
@@ -39,7 +40,7 @@ def of_warp(signature: Signature, v: dict[str, Any], plan: Staging | None, stage
         return FromRegisters(WarpEpilogue(signature, v, bands * BAND, columns, INSTRUCTION_M), lane)
     views = {
         box.tensor.name: staged_epilogue.view(box, staged[2 * i], staged[2 * i + 1], slots, WARPS)
-        for i, box in enumerate((*plan.loads, *plan.stores))
+        for i, box in enumerate(plan.by_tma)
     }
     return StagedEpilogue(
         signature, v, plan, views, bands, INSTRUCTION_M // BAND, columns, lane, warp * SLOTS,

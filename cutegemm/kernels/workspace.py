@@ -1,5 +1,5 @@
 """What a kernel keeps in global memory beside its tensors: copies of operands in aligned rows, the pieces of fp32
-operands, and sums of parts of K.
+operands, sums of parts of K, and the sums that stream-K's blocks hand to each other.
 
 A configuration that pads (`pad`) multiplies copies of A, B or both; one that splits K (`split`) leaves the fp32 sums of
 every part, which a kernel behind it adds up and finishes. An emulated precision multiplies the bf16 pieces of both
@@ -51,6 +51,21 @@ def lanes_of(split: int) -> int:
     return max(n for n in (1, 2, 4, 8) if n == 1 or 2 * n <= split)
 
 
+def parts(config: Any) -> int:
+    """How many sums of a tile `config` leaves in the workspace, if more than one: those that no cluster adds up."""
+    return int(config.split // getattr(config, "cluster_k", 1))
+
+
+def atomic(config: Any) -> bool:
+    """Whether the sums of a tile are added in the workspace as they come, into one: which has to be 0 before."""
+    return getattr(config, "reduction", "ordered") == "atomic"
+
+
+def sums(config: Any) -> int:
+    """How many sums of a tile the workspace holds, if K is split."""
+    return 1 if atomic(config) else parts(config)
+
+
 def aligned(access: Access) -> bool:
     """Whether nothing is gained by copying an operand: it is contiguous along a dimension, and aligned to 16 bytes."""
     return access.major != "strided" and access.align >= MAX_ALIGN
@@ -94,12 +109,14 @@ def copied(signature: Signature, pad: str) -> tuple[str, ...]:
 
 
 def layout(
-    signature: Signature, pad: str, split: int, v: Mapping[str, Any], select: Callable[[Any, Any, Any], Any]
-) -> tuple[dict[str, Region], Any]:
+    signature: Signature, pad: str, split: int, v: Mapping[str, Any], select: Callable[[Any, Any, Any], Any],
+    sums: int | None = None,
+) -> tuple[dict[str, Region], Any]:  # fmt: skip
     """The regions by tensor name (of `inner`'s arguments), and how many bytes they take in all.
 
     `v` has sizes and strides by their names in `abi`, wide enough for byte counts; `select(condition, x, y)` is x where
-    the condition holds. A batch mode along which an operand is broadcast is copied once.
+    the condition holds. A batch mode along which an operand is broadcast is copied once. `sums` says how many sums are
+    kept of `split` parts, unless all are.
     """
     regions: dict[str, Region] = {}
     size: Any = 0
@@ -114,11 +131,23 @@ def layout(
             regions[name].strides[mode] = select(once, 0, regions[name].strides[mode])
         size = size + bytes_
     if split > 1:
-        modes = {"l0": v["l0"], "l1": v["l1"] * split}
+        modes = {"l0": v["l0"], "l1": v["l1"] * (sums or split)}
         item = lookup(PARTIAL.dtype).itemsize
         regions["out0"], bytes_ = _region(item, size, "m", v["m"], v["n"], modes)
         size = size + bytes_
     return regions, size
+
+
+def size(signature: Signature, config: Any, v: Mapping[str, Any], select: Callable[[Any, Any, Any], Any]) -> Any:
+    """Bytes that `config` keeps in all: the regions, and behind them what the blocks of stream-K hand to each other.
+    `v` and `select` as in `layout`, `v` with `sm_count` too."""
+    regions = layout(signature, config.pad, parts(config), v, select, sums(config))[1]
+    return regions + config.exchange_bytes(v["sm_count"]) if streamed(config) else regions
+
+
+def streamed(config: Any) -> bool:
+    """Whether clusters share out k-tiles among them (see `stream_k`)."""
+    return bool(getattr(config, "stream", False))
 
 
 def _region(

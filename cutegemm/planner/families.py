@@ -26,13 +26,14 @@ class Family(Generic[C]):
 
     `epilogue_dtypes` are those of C, the outputs and tensor operands, `scalar_dtypes` those of 0-d device
     tensors. `refuse` has the rules of the family's own; `legality.refusal` is the whole predicate. `surrounds` says
-    that its configurations can split K and copy operands first (`kernels.surroundings`), `unaligned` that they can read
-    operands that are not aligned to 16 bytes as they are, `along_k` in which precisions it reads operands only that
-    are contiguous along K, `turns` that a D which is contiguous along M may be computed
-    as D^T = B^T A^T. `precisions` are those of `problem.PRECISIONS` that it multiplies fp32 operands in. `splits` makes
-    configurations that split K of one that does not, where the family splits K by itself. A family that comes `last`
-    is chosen where no other serves, or where it was measured to be the fastest. `workspace` says what a configuration
-    takes beside the tensors, where the family has no surroundings to tell by.
+    that its configurations can split K and copy operands first (`kernels.surroundings`), `streams` that their clusters
+    can share k-tiles out instead (`kernels.stream_k`), `unaligned` that they can read operands that are not aligned to
+    16 bytes as they are, `along_k` in which precisions it reads operands only that are contiguous along K, `turns` that
+    a D which is contiguous along M may be computed as D^T = B^T A^T. `precisions` are those of `problem.PRECISIONS`
+    that it multiplies fp32 operands in. `splits` makes configurations that split K of one that does not, where the
+    family splits K by itself. A family that comes `last` is chosen where no other serves, or where it was measured to
+    be the fastest. `workspace` says what a configuration takes beside the tensors, where the family has no
+    surroundings to tell by.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Family(Generic[C]):
     epilogue_dtypes: tuple[str, ...] = ("fp16", "bf16", "fp32")
     scalar_dtypes: tuple[str, ...] = ("fp16", "bf16", "fp32", "fp64")
     surrounds: bool = False
+    streams: bool = False
     unaligned: bool = True
     along_k: tuple[str, ...] = ()
     turns: bool = True
@@ -72,6 +74,7 @@ _PLANNED: tuple[Family[Any], ...] = (
         operand_dtypes=("fp16", "bf16", "fp32"),
         precisions=(TF32, *PAIRS),
         surrounds=True,
+        streams=True,
         unaligned=False,
         along_k=(TF32,),
     ),

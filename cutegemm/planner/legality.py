@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cutegemm.device import DeviceSpec
 from cutegemm.errors import ArgumentError, CuteGemmError, DTypeError, ShapeError, UnsupportedArchitectureError
 from cutegemm.kernels import pieces, workspace
-from cutegemm.kernels.config import Pad
+from cutegemm.kernels.config import Pad, Reduction
 from cutegemm.problem import Access, Problem, Signature
 from cutegemm.roofline import MAX_REGISTERS, occupancy
 
@@ -41,11 +41,15 @@ class Refusal:
 @dataclass(frozen=True, slots=True)
 class Wish:
     """What a call asks of split and copies: None leaves either to the planner. `pad` is "copy" where operands that are
-    not aligned have to be copied, whichever they are; without a `workspace` there can be neither."""
+    not aligned have to be copied, whichever they are; without a `workspace` there can be neither. Parts of K are added
+    up by `reduction`, which is left to the planner likewise; in no fixed order only where nothing `deterministic` is
+    asked for."""
 
     split: int | Literal["stream"] | None = None
     pad: Pad | Literal["copy"] | None = None
     workspace: bool = True
+    reduction: Reduction | None = None
+    deterministic: bool = True
 
 
 ANYTHING = Wish()
@@ -64,16 +68,18 @@ def refusal(
 
 
 def product(problem: Problem, family: Family[Any], config: Any) -> Problem:
-    """What the kernel in the middle multiplies: parts of K as further batch entries, copies or pieces of operands."""
+    """What the kernel in the middle multiplies: parts of K as further batch entries, those that a cluster adds up as
+    one; copies or pieces of operands."""
     emulated = pieces.emulated(problem.signature)
-    if not family.surrounds or ((config.split, config.pad) == (1, "no") and not emulated):
+    if not family.surrounds or ((workspace.parts(config), config.pad) == (1, "no") and not emulated):
         return problem
-    depth = ceil(ceil(problem.k / config.tile_k) / config.split) * config.tile_k
+    parts = workspace.parts(config)
+    depth = ceil(ceil(problem.k / config.tile_k) / config.split) * config.tile_k * (config.split // parts)
     return replace(
         problem,
         k=min(problem.k, depth),
-        batch=problem.batch * config.split,
-        signature=workspace.inner(problem.signature, config.pad, config.split),
+        batch=problem.batch * parts,
+        signature=workspace.inner(problem.signature, config.pad, parts),
     )
 
 
@@ -215,7 +221,8 @@ def _surroundings_refusal(problem: Problem, family: Family[Any], config: Any, as
         if asked.pad == "copy" and copies == "no" and needed_copies(problem) != "no":
             return Refusal("padding", f"padding='copy': {family.name} copies no operands")
         return None
-    if asked.split == "stream":
+    streamed = workspace.streamed(config)
+    if asked.split == "stream" and not streamed:
         return Refusal("split", f"split_k='stream': {family.name} has no stream-K")
     emulated = pieces.emulated(problem.signature)
     if emulated and config.pad != "no":
@@ -229,18 +236,32 @@ def _surroundings_refusal(problem: Problem, family: Family[Any], config: Any, as
         if max(segments * workspace.SEGMENT, lines * segments * problem.batch + _COPYING) > INT32_MAX:
             reason = f"{name} has {lines} rows of {length}, batch={problem.batch}: too many to copy by 32-bit counts"
             return Refusal("padding", reason, ShapeError)
+    together = getattr(config, "cluster_k", 1)
+    if together < 1 or config.split % together:
+        own = f"cluster {config.cluster} adds up {together} parts at a time"
+        return Refusal("split", f"split={config.split}: must be a multiple of {together}, for {own}", ShapeError)
+    parts = workspace.parts(config)
+    if workspace.atomic(config):
+        if parts == 1:
+            alone = "no sums of parts are left to be added in the workspace"
+            return Refusal("reduction", f"reduction=atomic: with split={config.split} {alone}", ArgumentError)
+        if asked.deterministic:
+            order = "it adds parts in no fixed order, and deterministic is True: expected deterministic=False"
+            return Refusal("reduction", f"reduction=atomic: {order}", ArgumentError)
     if not asked.workspace and emulated:
         own = f"precision={problem.signature.precision!r}"
         return Refusal("workspace", f"{own}: a function of a C library has no workspace to split a and b in")
-    if not asked.workspace and (config.split, config.pad) != (1, "no"):
-        own = f"split={config.split}, pad={config.pad}"
+    if not asked.workspace and (streamed or (parts, config.pad) != (1, "no")):
+        own = f"split={'stream' if streamed else config.split}, pad={config.pad}"
         return Refusal("workspace", f"{own}: a function of a C library has no workspace to split K in or to copy to")
     k_tiles = max(1, ceil(problem.k / config.tile_k))
     if not 1 <= config.split <= min(k_tiles, MAX_SPLIT) and (problem.k > 0 or config.split > MAX_SPLIT):
         most = f"K has {k_tiles} steps of {config.tile_k}, and a sum at most {MAX_SPLIT} parts"
-        return Refusal("split", f"split={config.split}: {most}", ShapeError)
-    lines = problem.m * problem.batch * ceil(problem.n / workspace.PITCH) * workspace.lanes_of(config.split)
-    if config.split > 1 and lines > INT32_MAX:
+        # With as many parts as a cluster has it is the configuration that does not fit, and others may.
+        error = UnsupportedArchitectureError if config.split == together > 1 else ShapeError
+        return Refusal("split", f"split={config.split}: {most}", error)
+    lines = problem.m * problem.batch * ceil(problem.n / workspace.PITCH) * workspace.lanes_of(parts)
+    if parts > 1 and lines > INT32_MAX:
         sizes = f"m={problem.m}, n={problem.n}, batch={problem.batch}"
         return Refusal("split", f"{sizes}: too many sums to count in 32 bits", ShapeError)
     return extent_refusal(problem, 1, 1, config.tile_k * config.split)

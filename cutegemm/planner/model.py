@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 
 from cutegemm.device import DeviceSpec
 from cutegemm.dtypes import lookup
+from cutegemm.kernels.staging import TMA_ALIGN, WORD
 from cutegemm.problem import Problem
 
 #: Shared memory moves 32 banks of 4 bytes a clock (CUDA C++ programming guide).
@@ -34,9 +35,14 @@ STREAM_RATE = 0.93
 OVERLAP = 4
 #: Share of L2 that a working set can count on beside the streams that pass through it (estimated).
 L2_SHARE = 0.5
+#: Share of the SMs on which clusters of more than two blocks fit: an H200 holds 30 of four and 15 of eight, one block
+#: an SM, as its driver counts them.
+CLUSTERED = 120 / 132
 #: L2 and device memory move sectors of 32 bytes; an operand without a contiguous dimension wastes half or
 #: more of each.
 SECTOR, STRIDED_WASTE = 32, 2
+#: Bytes of a line as `sm90_wgmma` stages it.
+LINE = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,32 +103,48 @@ def operand_bytes(
     return problem.batch * row_bytes * read
 
 
+def clusters_at_once(device: DeviceSpec, size: int) -> int:
+    """How many clusters of `size` blocks, one an SM, run together: two SMs that share a TPC always hold a pair."""
+    sms = device.sm_count if size <= 2 else int(device.sm_count * CLUSTERED)
+    return max(1, sms // size)
+
+
 def overlap(x: float, y: float, z: float) -> float:
     """The time of three activities that overlap imperfectly, from what each takes on its own."""
     return float((x**OVERLAP + y**OVERLAP + z**OVERLAP) ** (1 / OVERLAP))
 
 
-def epilogue_costs(problem: Problem, device: DeviceSpec, sm_clocks: float) -> tuple[float, float]:
+def epilogue_costs(
+    problem: Problem, device: DeviceSpec, sm_clocks: float, *, staged: bool = False
+) -> tuple[float, float]:
     """Bytes that the epilogue exchanges with device memory, and SM clocks per element of A @ B.
 
     An element is shuffled to its row's lane (what passing it through shared memory would take), computed on, and read
-    and written at each tensor's width. Rows and columns are too few to count.
+    and written at each tensor's width. `staged` outputs leave shared memory line by line, in words at least. Rows and
+    columns are too few to count.
     """
     signature = problem.signature
     graph = signature.epilogue
-    tensors = [(signature.c, False)] if signature.c is not None else []
-    tensors += [(x, spec.paired) for spec, x in zip(graph.outputs, signature.outputs, strict=True)]
+    tensors = [(signature.c, False, False)] if signature.c is not None else []
+    tensors += [(x, spec.paired, staged) for spec, x in zip(graph.outputs, signature.outputs, strict=True)]
     tensors += [
-        (x, spec.paired) for spec, x in zip(graph.operands, signature.operands, strict=True) if spec.kind == "tile"
+        (x, spec.paired, False)
+        for spec, x in zip(graph.operands, signature.operands, strict=True)
+        if spec.kind == "tile"
     ]
     lanes = device.fp32_flops / (2 * sm_clocks)
     clocks = 2 * 4 / SMEM_BYTES_PER_CLK + len(graph.nodes) * SLOTS_PER_NODE / lanes
     elements_bytes = 0.0
-    for x, paired in tensors:
+    for x, paired, in_lines in tensors:
         share = 0.5 if paired else 1.0
         itemsize = lookup(x.dtype).itemsize
         elements_bytes += share * itemsize
-        # Where columns are not contiguous each element is an access and a sector of its own.
-        moved, width = (itemsize, max(1, x.align // itemsize)) if x.major == "n" else (SECTOR, 1)
+        moved, width = float(itemsize), max(1, x.align // itemsize)
+        if in_lines and x.major != "strided":
+            # A line that is not aligned to sectors touches one more.
+            moved *= 1 if x.align >= TMA_ALIGN else 1 + SECTOR / LINE
+            width = max(width, WORD // itemsize)
+        elif x.major != "n":  # each element is an access and a sector of its own
+            moved, width = SECTOR, 1
         clocks += share * max(moved * sm_clocks / device.l2_bytes_per_s, EPILOGUE_ACCESS / (32 * width))
     return elements_bytes * problem.batch * problem.m * problem.n, clocks

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from cutegemm.errors import ArgumentError
-from cutegemm.kernels.config import Pad
+from cutegemm.kernels.config import Pad, Reduction
 from cutegemm.planner.families import FAMILIES, PINNED, Family
 from cutegemm.planner.legality import Wish
 
@@ -26,7 +26,8 @@ def parse_pin(text: str) -> Pin:
 
     Keys are those that a family's configurations spell themselves with (`Family.keys`), such as `tile` (MxNxK) and
     `stages`; of families that split K, `split` may be any number of parts, and `stream` of those with stream-K; of
-    families that copy operands, `pad` names them: `no`, `a`, `b` or `ab`. Any may be left out.
+    families that copy operands, `pad` names them: `no`, `a`, `b` or `ab`; of `sm90_wgmma` `reduction` says how parts
+    are added up, `ordered` or `atomic`. Any may be left out.
     Raises `ArgumentError` for an unknown family, an unknown, repeated or malformed key, or values that no configuration
     has.
     """
@@ -41,13 +42,13 @@ def parse_pin(text: str) -> Pin:
     if name in PINNED:
         return Pin(text, family, _named(text, options, family), Wish())
     wanted = _options(text, options, family) if ":" in text else {}
-    asked: dict[str, Any] = _surroundings(text, wanted) if family.surrounds else {}
+    asked: dict[str, Any] = _surroundings(text, wanted, family) if family.surrounds else {}
     options = ",".join(f"{key}={value}" for key, value in wanted.items())
     configs = tuple(c for c in _pool(text, wanted, family) if wanted.items() <= c.options().items())
     # A configuration's own text leaves out usual values, and is not to mean its neighbours of another.
-    exact = tuple(c for c in configs if str(c) == options)
+    exact = tuple(c for c in configs if str(replace(c, split=1) if family.surrounds else c) == options)
     if exact and family.surrounds:
-        asked = {"split": 1, "pad": "no"} | asked
+        asked = {"split": exact[0].split, "pad": "no", "reduction": "ordered"} | asked
     configs = exact or configs
     if not configs:
         registered = "; ".join(map(str, family.configs))
@@ -70,16 +71,17 @@ def _parts(text: str, count: str) -> int:
     return int(count)
 
 
-def _surroundings(text: str, wanted: dict[str, str]) -> dict[str, Any]:
+def _surroundings(text: str, wanted: dict[str, str], family: Family[Any]) -> dict[str, Any]:
     """Takes what `wanted` says of split and copies out of it: no registered configuration has them."""
     asked: dict[str, Any] = {}
     if "split" in wanted:
-        asked["split"] = _parts(text, wanted.pop("split"))
-    if "pad" in wanted:
-        asked["pad"] = wanted.pop("pad")
-        if asked["pad"] not in get_args(Pad):
-            expected = ", ".join(get_args(Pad))
-            raise ArgumentError(f"kernel={text!r}: pad={asked['pad']}: expected one of {expected}")
+        split = wanted.pop("split")
+        asked["split"] = split if split == "stream" and family.streams else _parts(text, split)
+    for key, values in (("pad", get_args(Pad)), ("reduction", get_args(Reduction))):
+        if key in wanted:
+            asked[key] = wanted.pop(key)
+            if asked[key] not in values:
+                raise ArgumentError(f"kernel={text!r}: {key}={asked[key]}: expected one of {', '.join(values)}")
     return asked
 
 

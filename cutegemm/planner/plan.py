@@ -79,7 +79,7 @@ class Plan:
         family = FAMILIES.get(self.family)
         if family is not None and family.workspace is not None:
             return family.workspace(self.problem, self.config, self.device)
-        return surroundings.workspace_bytes(self.problem, family, self.config)
+        return surroundings.workspace_bytes(self.problem, family, self.config, self.device)
 
     def explain(self) -> str:
         """The decision as fixed-width text: problem, GPU, choice and its cost, candidates, rejections by
@@ -108,18 +108,19 @@ def plan(
     split_k: int | Literal["auto", "stream"] = "auto",
     padding: Literal["auto", "predicate", "copy"] = "auto",
     precision: str | None = None,
+    deterministic: bool = True,
 ) -> Plan:
     """Plan D (batch, m, n) = epilogue(A (batch, m, k) @ B (batch, k, n)) for contiguous tensors. Needs no
     GPU.
 
-    `dtype` is that of A, B and the epilogue's operands, `out_dtype` (default: `dtype`) that of the outputs.
-    `layout` says for A, then B, whether the tensor is contiguous as written (`"n"`) or the transposed view of
-    a contiguous one (`"t"`): `"nt"` is `x @ weight.t()`. `align` is what the pointers are aligned to, in
-    bytes; a row pitch that is less aligned lowers it. `epilogue` is one of `cutegemm.epilogues`, bound or
-    not. `arch` names an architecture (`"sm_90a"`, `"sm_90"`) or a GPU (`"H200"`). Without it the current GPU
-    is meant, and an H200 on a machine with no GPU or driver: `Plan.assumed` and `explain()` then say so. `split_k` and
-    `padding` are as in `gemm`; `precision` too, but for its default, which for fp32 is "ieee" here: a plan is the same
-    whatever torch is set to.
+    `dtype` is that of A, B and the epilogue's operands, `out_dtype` (default: `dtype`) that of the outputs. `layout`
+    says for A, then B, whether the tensor is contiguous as written (`"n"`) or the transposed view of a contiguous one
+    (`"t"`): `"nt"` is `x @ weight.t()`. `align` is what the pointers are aligned to, in bytes; a row pitch that is less
+    aligned lowers it. `epilogue` is one of `cutegemm.epilogues`, bound or not. `arch` names an architecture
+    (`"sm_90a"`, `"sm_90"`) or a GPU (`"H200"`). Without it the current GPU is meant, and an H200 on a machine with no
+    GPU or driver: `Plan.assumed` and `explain()` then say so. `split_k`, `padding` and `deterministic` are as in
+    `gemm`; `precision` too, but for its default, which for fp32 is "ieee" here: a plan is the same whatever torch is
+    set to.
 
     Raises `ShapeError`, `DTypeError` or `ArgumentError` for an argument out of range,
     `UnsupportedArchitectureError` where no family serves the GPU, and `ArgumentError` for an unknown family.
@@ -137,8 +138,9 @@ def plan(
         precision=precision,
     )
     device, assumed = _resolve(arch)
-    options.check(split_k=split_k, padding=padding)
-    made = plan_problem(problem.computed, device, kernel=kernel, split_k=split_k, padding=padding, assumed=assumed)
+    options.check(split_k=split_k, padding=padding, deterministic=deterministic)
+    asked: dict[str, Any] = {"split_k": split_k, "padding": padding, "deterministic": deterministic}
+    made = plan_problem(problem.computed, device, kernel=kernel, assumed=assumed, **asked)
     return replace(made, transposed=problem.better_transposed)
 
 
@@ -149,20 +151,22 @@ def plan_problem(
     kernel: str | None = None,
     split_k: int | Literal["auto", "stream"] = "auto",
     padding: Literal["auto", "predicate", "copy"] = "auto",
+    deterministic: bool = True,
     workspace: bool = True,
     without: Collection[str] = (),
     assumed: str | None = None,
 ) -> Plan:
     """The best legal kernel for `problem` on `device`, out of all families or those that `kernel` pins, with the splits
     and copies that `split_k` and `padding` allow: the fastest of those that were measured on it (`tables`), or else the
-    fastest by the model. `workspace` False leaves out kernels that need memory beside the call's tensors, and
-    `without` names families that are not to be chosen for having been measured.
+    fastest by the model. Unless `deterministic`, parts of K may be added up in any order. `workspace` False leaves out
+    kernels that need memory beside the call's tensors, and `without` names families that are not to be chosen for
+    having been measured.
 
     Raises the error of the rule that nothing got past: `UnsupportedArchitectureError`, `DTypeError` or
     `ShapeError`, with the reason; and what `parse_pin` raises for `kernel`.
     """
     pin = None if kernel is None else parse_pin(kernel)
-    asked = replace(_asked(split_k, padding, pin, problem), workspace=workspace)
+    asked = replace(_asked(split_k, padding, pin, problem), workspace=workspace, deterministic=deterministic)
     times = tables.times(problem, device)
     if pin is not None:
         legal, refused = _tried(problem, [(pin.family, pin.configs)], device, asked)
@@ -231,7 +235,7 @@ def _asked(split_k: int | str, padding: str, pin: Pin | None, problem: Problem) 
     if asked.pad is not None and pinned.pad not in (None, pads[asked.pad]):
         needs = f"which has pad={pinned.pad}: expected pad={pads[asked.pad]}"
         raise ArgumentError(f"padding={padding!r} and kernel={pin.text!r}, {needs}")
-    return Wish(pinned.split or asked.split, pinned.pad or asked.pad)
+    return Wish(pinned.split or asked.split, pinned.pad or asked.pad, reduction=pinned.reduction)
 
 
 def _nothing_serves(refused: list[Candidate], device: DeviceSpec, kernel: str | None) -> CuteGemmError:

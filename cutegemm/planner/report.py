@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 _TOP_TERMS = 4
+#: Terms that are shown however small they are: what splitting K and copying operands cost.
+_PRICES = ("copies", "pieces", "sum of parts", "fix-up")
 _KIB, _MIB = 2**10, 2**20
 
 
@@ -139,8 +141,9 @@ def _choice(plan: Plan) -> list[str]:
         lines.append(f"workspace  {plan.workspace / _MIB:.1f} MiB beside the tensors")
     if plan.measured:
         lines.append(f"           the fastest of {plan.measured} measured for this problem on this GPU")
-    top = sorted(best.terms.items(), key=lambda term: -term[1])[:_TOP_TERMS]
-    return lines + [f"           {us:10.1f} us  {name}" for name, us in top]
+    terms = sorted(best.terms.items(), key=lambda term: -term[1])
+    shown = [term for i, term in enumerate(terms) if i < _TOP_TERMS or term[0] in _PRICES]
+    return lines + [f"           {us:10.1f} us  {name}" for name, us in shown]
 
 
 def _candidates(plan: Plan) -> list[str]:

@@ -2,7 +2,8 @@
 
 Blocks stay on their SMs and a cluster takes every so many-th tile, so the longest chain of tiles sets one bound: each
 tile's k-steps at the tensor cores' rate, and the epilogues that nothing hides. Two cooperative consumers expose each of
-theirs; ping-pong ones only the last, as long as an epilogue takes no longer than a mainloop.
+theirs; ping-pong ones only the last, as long as an epilogue takes no longer than a mainloop. With stream-K the chain is
+an equal share of all k-steps, and sums that are left for others and taken over from them, through L2.
 
 A large problem is slower than that at the nominal clock, for the power limit lowers the clock (bf16 8192 x 8192 x 8192
 on an H200, 2026-11: 1.43 to 1.5 GHz at 700 W; without its loads a kernel of 128x256 tiles ran at 1.77 GHz, and 21%
@@ -27,6 +28,7 @@ from cutegemm.errors import ShapeError
 from cutegemm.kernels import pieces
 from cutegemm.kernels.config import OPERAND_BYTES
 from cutegemm.kernels.staging import staging
+from cutegemm.kernels.stream_k import clusters_of, streamed
 from cutegemm.kernels.wgmma_config import CONSUMERS, INSTRUCTION_M, SWIZZLE_BYTES, WARPGROUP, WgmmaConfig
 from cutegemm.planner.legality import INT32_MAX, MAX_CLUSTER, Refusal, extent_refusal
 from cutegemm.planner.model import (
@@ -34,6 +36,7 @@ from cutegemm.planner.model import (
     LAUNCH_US,
     STREAM_RATE,
     Estimate,
+    clusters_at_once,
     epilogue_costs,
     operand_bytes,
     overlap,
@@ -60,8 +63,10 @@ POWER = 1.35
 SETUP_US = 0.4
 #: Least SM clocks of a step along K: a barrier is waited for and four wgmmas are issued (estimated).
 STEP_CLOCKS = 128
-#: Bytes that an SM fetches from L2 in a clock (estimated).
+#: Bytes that an SM fetches from L2, or leaves there, in a clock (estimated).
 SM_BYTES_PER_CLK = 64
+#: Bytes that a block takes from its cluster's other blocks in a clock, and the clocks before the first (estimated).
+CLUSTER_BYTES_PER_CLK, CLUSTER_CLOCKS = 12, 1000
 #: L2's rate to TMA, as a multiple of the rate to plain loads (fitted; a bound from below: no problem of the table waits
 #: for L2 alone).
 TMA_L2 = 2.6
@@ -81,6 +86,7 @@ def refuse(problem: Problem, config: WgmmaConfig, device: DeviceSpec) -> Refusal
         problem = problem.transposed()
     return (
         _pieces_refusal(problem, config)
+        or _stream_refusal(problem, config, device)
         or _tile_refusal(config)
         or _layout_refusal(problem, config)
         or _size_refusal(problem, config, device)
@@ -112,6 +118,22 @@ def _pieces_refusal(problem: Problem, config: WgmmaConfig) -> Refusal | None:
     return None
 
 
+def _stream_refusal(problem: Problem, config: WgmmaConfig, device: DeviceSpec) -> Refusal | None:
+    if not config.stream:
+        return None
+    # Sums of a part are handed over by both consumers, each its half of the tile's rows.
+    if config.pingpong:
+        return Refusal("schedule", "split=stream: is for cooperative consumers, and this schedule is ping-pong")
+    if config.split > 1:
+        return Refusal("split", f"split={config.split}: stream-K shares k-tiles out, and K has no parts beside")
+    # Clusters count the k-tiles of two waves in 32 bits.
+    tiles = 2 * max(1, device.sm_count // config.cluster_size)
+    if tiles * (k_tiles := ceil(problem.k / config.tile_k)) > INT32_MAX:
+        reason = f"split=stream: {tiles} tiles of {k_tiles} k-tiles each are more than blocks count in 32 bits"
+        return Refusal("split", reason, ShapeError)
+    return None
+
+
 def _operand_refusal(problem: Problem) -> Refusal | None:
     # A TMA descriptor has no empty dimension.
     if problem.k < 1:
@@ -130,7 +152,7 @@ def _operand_refusal(problem: Problem) -> Refusal | None:
 def _tile_refusal(config: WgmmaConfig) -> Refusal | None:
     """Rules of the tile alone. No registered configuration breaks them; a tuner's one may."""
     tile_m, tile_n = config.tile_m, config.tile_n
-    if min(tile_m, tile_n, config.cluster_m, config.cluster_n, config.raster) < 1:
+    if min(tile_m, tile_n, config.cluster_m, config.cluster_n, config.cluster_k, config.raster) < 1:
         return Refusal("tile", f"{config}: every size must be positive")
     # A pipeline needs a stage to compute on and one to fill.
     if config.stages < 2:
@@ -144,6 +166,9 @@ def _tile_refusal(config: WgmmaConfig) -> Refusal | None:
     # Consumers add each k-tile's products of pieces to sums in registers of their own, and would wait in turns.
     if config.pieces > 1 and config.pingpong:
         return Refusal("schedule", f"schedule=pingpong: pieces={config.pieces} want consumers that share a tile")
+    # A cluster's sums go from warp to warp, and consumers that take tiles in turns would hold each other up.
+    if config.cluster_k > 1 and config.pingpong:
+        return Refusal("schedule", f"schedule=pingpong: cluster {config.cluster} wants consumers that share a tile")
     # wgmma multiplies 64 rows, and cooperative consumers halve the tile.
     rows = INSTRUCTION_M if config.pingpong else INSTRUCTION_M * CONSUMERS
     if tile_m % rows:
@@ -152,6 +177,10 @@ def _tile_refusal(config: WgmmaConfig) -> Refusal | None:
     # One wgmma spans the tile's columns, and a unit of the epilogue is at least 16 of them.
     if tile_n % _UNIT_COLUMNS or tile_n > _INSTRUCTION_N_MAX:
         reason = f"tile_n={tile_n}: must be a multiple of {_UNIT_COLUMNS} up to {_INSTRUCTION_N_MAX}"
+        return Refusal("warpgroup tile", reason)
+    # Each block of a cluster finishes its share of the columns, in such units.
+    if tile_n % (_UNIT_COLUMNS * config.cluster_k):
+        reason = f"tile_n={tile_n}: cluster {config.cluster} shares out multiples of {_UNIT_COLUMNS} columns"
         return Refusal("warpgroup tile", reason)
     # Accumulators share a consumer's registers with addresses and the epilogue.
     held, what = config.accumulators, "accumulators"
@@ -162,15 +191,17 @@ def _tile_refusal(config: WgmmaConfig) -> Refusal | None:
         return Refusal("registers", reason)
     # A GPU may have no room for a larger cluster.
     if config.cluster_size > MAX_CLUSTER:
-        cluster = f"cluster {config.cluster_m}x{config.cluster_n}"
+        cluster = f"cluster {config.cluster}"
         return Refusal("cluster", f"{cluster}: {config.cluster_size} blocks, and at most {MAX_CLUSTER} are portable")
     return None
 
 
 def _layout_refusal(problem: Problem, config: WgmmaConfig) -> Refusal | None:
     a, b = problem.signature.a, problem.signature.b
-    if config.tile_n % _EPILOGUE_COLUMNS and staging(problem.signature, config.tile_n, config.accumulators) is None:
-        reason = f"tile_n={config.tile_n}: must be a multiple of {_EPILOGUE_COLUMNS} where TMA can't store the output"
+    if config.share_n % _EPILOGUE_COLUMNS and staging(problem.signature, config.share_n, config.accumulators) is None:
+        shares = f" in {config.cluster_k} shares" if config.cluster_k > 1 else ""
+        must = f"must be a multiple of {_EPILOGUE_COLUMNS * config.cluster_k} where outputs leave from registers"
+        reason = f"tile_n={config.tile_n}{shares}: {must}"
         return Refusal("warpgroup tile", reason)
     operands: tuple[tuple[str, Access, int, int], ...] = (
         ("tile_m", a, config.tile_m, config.cluster_n),
@@ -192,7 +223,7 @@ def _size_refusal(problem: Problem, config: WgmmaConfig, device: DeviceSpec) -> 
     rows, columns = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
     # Persistent blocks count their tiles, two strides ahead, and their k-tiles in 32 bits.
     tiles = ceil(problem.m / rows) * ceil(problem.n / columns) * problem.batch
-    resident = max(1, device.sm_count // config.cluster_size)
+    resident = max(1, device.sm_count // config.cluster_size)  # as the grid is made
     k_tiles = ceil(problem.k / config.tile_k)
     if tiles + 2 * resident > INT32_MAX or (ceil(tiles / resident) + 2) * k_tiles > INT32_MAX:
         reason = f"{tiles} tiles of {rows}x{columns} and {k_tiles} k-tiles each: blocks count them in 32 bits"
@@ -220,7 +251,7 @@ class PersistentModel:
         sm_clocks = device.sm_count * device.clock_hz
         self.weight = TF32_WEIGHT if problem.signature.a.dtype == "fp32" else 1
         self.flops_per_clk = TENSOR_RATE * device.peak_flops / self.weight / sm_clocks
-        self.epilogue_bytes, self.epilogue_clocks = epilogue_costs(problem, device, sm_clocks)
+        self.epilogue_bytes, self.epilogue_clocks = epilogue_costs(problem, device, sm_clocks, staged=True)
 
     def estimate(self, config: WgmmaConfig) -> Estimate:
         """The modelled time of `config`: see the module's docstring."""
@@ -228,17 +259,23 @@ class PersistentModel:
         cluster_rows = ceil(problem.m / (config.tile_m * config.cluster_m))
         cluster_columns = ceil(problem.n / (config.tile_n * config.cluster_n))
         clusters = cluster_rows * cluster_columns * problem.batch
-        resident = device.sm_count // config.cluster_size
+        resident = clusters_at_once(device, config.cluster_size)
         waves = ceil(clusters / resident)
         tiles = clusters * config.cluster_size
-        k_tiles = ceil(problem.k / config.tile_k)
+        k_tiles = ceil(ceil(problem.k / config.tile_k) / config.cluster_k)
         pairs = len(pieces.pairs(problem.signature))
 
         us = 1e6 / device.clock_hz
-        mainloop, epilogue = us * k_tiles * self._step(config, pairs), us * self._epilogue(config)
+        mainloop, together = us * k_tiles * self._step(config, pairs), us * _cluster_sum(config)
+        epilogue = us * self._epilogue(config) + together
+        mainloops, fixup = float(waves), 0.0
         if config.pingpong:
             between = max(mainloop, (mainloop + epilogue) / CONSUMERS)
             chain = mainloop + (waves - 1) * between + epilogue
+        elif config.stream:
+            mainloops, epilogues, clocks = self._streamed(config, clusters, resident, k_tiles)
+            fixup = us * clocks
+            chain = mainloops * mainloop + epilogues * epilogue + fixup
         else:
             chain = waves * (mainloop + epilogue)
 
@@ -261,8 +298,10 @@ class PersistentModel:
         return Estimate(
             us=launch + max(l2, overlap(chain, power, dram)),
             terms={
-                "tensor cores": waves * mainloop,
-                "epilogue": chain - waves * mainloop,
+                "tensor cores": mainloops * mainloop,
+                "epilogue": chain - mainloops * mainloop - waves * together - fixup,
+                **({"sums of a cluster": waves * together} if together else {}),
+                **({"fix-up": fixup} if config.stream else {}),
                 "power": power,
                 "L2": l2,
                 "device memory": dram,
@@ -271,8 +310,19 @@ class PersistentModel:
             tiles=tiles,
             blocks_per_sm=1,
             waves=clusters / resident,
-            efficiency=clusters / (resident * waves),
+            efficiency=clusters / (resident * mainloops),
         )
+
+    def _streamed(self, config: WgmmaConfig, tiles: int, slots: int, k_tiles: int) -> tuple[float, int, float]:
+        """What the longest chain of a stream-K cluster has: main loops of whole tiles, epilogues, and clocks of handing
+        sums over, where it leaves those of one part and adds up those of a tile's."""
+        count = clusters_of(tiles, k_tiles, slots, _pick)
+        cut = streamed(tiles, count, _pick)
+        if cut == 0:
+            return tiles / count, tiles // count, 0.0
+        whole, helpers = (tiles - cut) // count, ceil(count / cut)
+        moved = DRAM_LATENCY + config.sums_bytes / SM_BYTES_PER_CLK
+        return tiles / count, whole + ceil(cut / count), (1 + helpers) * moved
 
     def _step(self, config: WgmmaConfig, pairs: int) -> float:
         """Clocks of a step along K: its products (of `pairs` of pieces), its fetches, or the memory latency that the
@@ -283,7 +333,18 @@ class PersistentModel:
 
     def _epilogue(self, config: WgmmaConfig) -> float:
         """Clocks that a consumer warpgroup takes to finish its accumulators."""
-        return EPILOGUE_WAIT * config.accumulators * WARPGROUP * self.epilogue_clocks
+        return EPILOGUE_WAIT * config.accumulators / config.cluster_k * WARPGROUP * self.epilogue_clocks
+
+
+def _cluster_sum(config: WgmmaConfig) -> float:
+    """Clocks that sums take to where a cluster adds them up."""
+    if config.cluster_k == 1:
+        return 0.0
+    return CLUSTER_CLOCKS + config.received_bytes / CLUSTER_BYTES_PER_CLK
+
+
+def _pick(condition: bool, x: int, y: int) -> int:
+    return x if condition else y
 
 
 def _fetched_rows(config: WgmmaConfig) -> float:

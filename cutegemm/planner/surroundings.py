@@ -3,8 +3,8 @@ be, and what they cost beside the product.
 
 A family that has them (`Family.surrounds`) is planned for as if the product stood alone: of aligned copies, of parts of
 K that are entries of a batch, into fp32 sums. To its time come the copies, which move each operand out of device memory
-and back (one and a half times over where it is split into pieces), and the sum of the parts, which passes through L2;
-each is a launch more.
+and back (one and a half times over where it is split into pieces), and the sum of the parts, which passes through L2,
+or zeros for them to be added to and the one sum; each is a launch more.
 
 "estimated" marks constants that no measurement has settled.
 """
@@ -20,8 +20,9 @@ from cutegemm.device import DeviceSpec
 from cutegemm.dtypes import lookup
 from cutegemm.kernels import pieces, workspace
 from cutegemm.kernels.config import Pad
+from cutegemm.kernels.stream_k import LEAST_K_TILES
 from cutegemm.planner.legality import Wish, needed_copies
-from cutegemm.planner.model import Estimate, epilogue_costs
+from cutegemm.planner.model import Estimate, clusters_at_once, epilogue_costs
 from cutegemm.problem import Problem
 
 if TYPE_CHECKING:
@@ -39,13 +40,18 @@ _LEAST_DEPTH = 4
 _MOST_BYTES = 8 << 30
 #: Waves of blocks up to which a tail is worth splitting.
 _FEW_WAVES = 3
+#: Time of whole waves over that of full ones from which stream-K is tried unasked, and the least depth of a tile for
+#: it, in ranges of the least that a cluster gets.
+_WASTE, _LEAST_TAIL = 1.1, 4
+#: Elements of a tile from which on stream-K is tried unasked: smaller ones fill a wave more evenly by themselves.
+_LARGE = 128 * 160
 
 
-def wish(split_k: int | str, padding: str) -> Wish:
+def wish(split_k: int | str, padding: str, deterministic: bool = True) -> Wish:
     """The wish that `gemm`'s keywords express."""
     pads: dict[str, Literal["no", "copy"] | None] = {"auto": None, "predicate": "no", "copy": "copy"}
     split: Any = None if split_k == "auto" else split_k
-    return Wish(split, pads[padding])
+    return Wish(split, pads[padding], deterministic=deterministic)
 
 
 def variants(problem: Problem, family: Family[Any], config: Any, device: DeviceSpec, asked: Wish) -> Iterator[Any]:
@@ -62,12 +68,43 @@ def variants(problem: Problem, family: Family[Any], config: Any, device: DeviceS
         pads = ("no",)
     if asked.pad is not None:
         pads = (needed if asked.pad == "copy" else asked.pad,)
-    splits = _splits(problem, config, device) if asked.workspace else (1,)
+    if getattr(config, "bits", bits := _bits(problem)) != bits:
+        yield replace(config, pad=pads[0])  # to be refused, however K is split
+        return
+    splits = _splits(problem, config, device) if asked.workspace else (config.split,)
+    streams = _streams(family, config) and asked.split is None and asked.workspace and _tail(problem, config, device)
     if isinstance(asked.split, int):
         splits = (asked.split,)
+    elif asked.split == "stream":
+        splits, streams = () if family.streams else (1,), family.streams
     for pad in pads:
         for split in splits:
-            yield replace(config, pad=pad, split=split)
+            yield from _reductions(replace(config, pad=pad, split=split), asked)
+        if streams:
+            yield replace(config, pad=pad, stream=True)
+
+
+def _bits(problem: Problem) -> int:
+    """Of an element of the operands, or of their pieces."""
+    split_up = pieces.emulated(problem.signature)
+    return 8 * pieces.PIECE_BYTES if split_up else lookup(problem.signature.a.dtype).bits
+
+
+def _streams(family: Family[Any], config: Any) -> bool:
+    """Whether `config` can share out k-tiles among clusters: not one whose clusters split K themselves."""
+    return family.streams and getattr(config, "cluster_k", 1) == 1
+
+
+def _reductions(config: Any, asked: Wish) -> Iterator[Any]:
+    """`config` with every way of adding up its parts that is worth a try, or with the one that is asked for."""
+    if not hasattr(config, "reduction"):
+        yield config
+    elif asked.reduction is not None:
+        yield replace(config, reduction=asked.reduction)
+    else:
+        yield config
+        if workspace.parts(config) > 1 and not asked.deterministic:
+            yield replace(config, reduction="atomic")
 
 
 def surrounded(problem: Problem, config: Any, device: DeviceSpec, alone: Estimate) -> Estimate:
@@ -80,8 +117,12 @@ def surrounded(problem: Problem, config: Any, device: DeviceSpec, alone: Estimat
             item = lookup(problem.signature.a.dtype).itemsize + pieces.PIECES * pieces.PIECE_BYTES
             name, moved = "pieces", item * (problem.m + problem.n) * problem.k * problem.batch
         terms[name] = len(copied) * FOLLOWING_US + 1e6 * moved / (COPY_RATE * device.hbm_bytes_per_s)
-    if config.split > 1:
-        read = 4 * config.split * problem.batch * problem.m * problem.n
+    parts = workspace.parts(config)
+    if parts > 1:
+        one = 4 * problem.batch * problem.m * problem.n
+        if workspace.atomic(config):
+            terms["zeros"] = FOLLOWING_US + 1e6 * one / (SUM_RATE * device.l2_bytes_per_s)
+        read = one * workspace.sums(config)
         written, _ = epilogue_costs(problem, device, device.sm_count * device.clock_hz)
         through = read / (SUM_RATE * device.l2_bytes_per_s) + written / device.hbm_bytes_per_s
         terms["sum of parts"] = FOLLOWING_US + 1e6 * through
@@ -90,26 +131,22 @@ def surrounded(problem: Problem, config: Any, device: DeviceSpec, alone: Estimat
     return replace(alone, us=alone.us + sum(terms.values()), terms={**alone.terms, **terms})
 
 
-def workspace_bytes(problem: Problem, family: Family[Any] | None, config: Any) -> int:
+def workspace_bytes(problem: Problem, family: Family[Any] | None, config: Any, device: DeviceSpec) -> int:
     """Bytes of the copies, pieces and sums of parts that `config` keeps beside a call's tensors, none of which is
     broadcast."""
     if family is None or not family.surrounds:
         return 0
-    v = {"m": problem.m, "n": problem.n, "k": problem.k, "l0": problem.batch, "l1": 1}
+    v = {"m": problem.m, "n": problem.n, "k": problem.k, "l0": problem.batch, "l1": 1, "sm_count": device.sm_count}
     v |= {f"stride.{name}.{mode}": 1 for name in "ab" for mode in ("l0", "l1")}
-    return int(workspace.layout(problem.signature, config.pad, config.split, v, lambda c, x, y: x if c else y)[1])
+    return int(workspace.size(problem.signature, config, v, lambda c, x, y: x if c else y))
 
 
 def _splits(problem: Problem, config: Any, device: DeviceSpec) -> tuple[int, ...]:
-    """1, and the numbers of parts that fill the GPU where tiles of D leave a good part of it idle."""
-    cluster = getattr(config, "cluster_size", 1)
-    options = config.options()
-    rows, columns = (problem.n, problem.m) if options.get("swap_ab") == "yes" else (problem.m, problem.n)
-    tall = config.tile_m * getattr(config, "cluster_m", 1)
-    wide = config.tile_n * getattr(config, "cluster_n", 1)
-    tiles = max(1, ceil(rows / tall) * ceil(columns / wide) * problem.batch)
-    slots = max(1, device.sm_count // cluster)
-    most = ceil(problem.k / config.tile_k) // _LEAST_DEPTH
+    """1, and the numbers of parts that fill the GPU where tiles of D leave a good part of it idle; multiples of those
+    that a cluster adds up."""
+    together = getattr(config, "cluster_k", 1)
+    tiles, slots = _waves(problem, config, device)
+    most = ceil(problem.k / config.tile_k) // _LEAST_DEPTH // together
     found = {1}
     if tiles < slots:
         filling = slots // tiles
@@ -117,7 +154,27 @@ def _splits(problem: Problem, config: Any, device: DeviceSpec) -> tuple[int, ...
     if slots / 2 < tiles < _FEW_WAVES * slots:
         found |= {2, 3, 4}
     most = min(most, _MOST_BYTES // (4 * max(1, problem.m * problem.n * problem.batch)))
-    return tuple(sorted(split for split in found if split == 1 or split <= most))
+    return tuple(sorted(together * parts for parts in found if parts == 1 or parts <= most))
+
+
+def _tail(problem: Problem, config: Any, device: DeviceSpec) -> bool:
+    """Whether a few waves of large tiles leave so much of the last one empty that stream-K is worth a try."""
+    if config.tile_m * config.tile_n < _LARGE or getattr(config, "pingpong", False):
+        return False
+    tiles, slots = _waves(problem, config, device)
+    deep = ceil(problem.k / config.tile_k) >= _LEAST_TAIL * LEAST_K_TILES
+    return deep and slots < 2 * tiles < 2 * _FEW_WAVES * slots and ceil(tiles / slots) * slots > _WASTE * tiles
+
+
+def _waves(problem: Problem, config: Any, device: DeviceSpec) -> tuple[int, int]:
+    """How many tiles there are for clusters, or blocks, and how many run at a time."""
+    cluster = getattr(config, "cluster_size", 1)
+    options = config.options()
+    rows, columns = (problem.n, problem.m) if options.get("swap_ab") == "yes" else (problem.m, problem.n)
+    tall = config.tile_m * getattr(config, "cluster_m", 1)
+    wide = config.tile_n * getattr(config, "cluster_n", 1)
+    tiles = max(1, ceil(rows / tall) * ceil(columns / wide) * problem.batch)
+    return tiles, clusters_at_once(device, cluster)
 
 
 def _copied_bytes(problem: Problem, pad: str) -> int:

@@ -14,6 +14,7 @@ import pytest
 
 from cutegemm import Col, Row, Scalar, Tile, device, epilogue, epilogues, ops
 from cutegemm.compiler import Spec, build, sass
+from cutegemm.kernels.cluster_sum import starts
 from cutegemm.kernels.staging import staging
 from cutegemm.kernels.wgmma_config import CONFIGS, WgmmaConfig
 from cutegemm.planner import FAMILIES, contiguous_problem, refusal
@@ -53,6 +54,20 @@ SIGNATURES = {
     "every kind nt": problem(epilogue=every_kind),
     "C, device scalars": problem(signature={"c": Access("fp32", "n", 16), "alpha": "fp32", "beta": "bf16"}),
     "C, narrow": problem(signature={"c": Access("bf16", "n", 2), "outputs": (Access("bf16", "n", 2),)}),
+    "narrow": problem(signature={"outputs": (Access("bf16", "n", 2),)}),
+    "narrow fp32": problem(signature={"outputs": (Access("fp32", "m", 4),)}),
+    "residual, narrow output": problem(epilogue=epilogues.bias_add, signature={"outputs": (Access("bf16", "n", 4),)}),
+    "two outputs, one narrow": problem(
+        epilogue=epilogues.bias_gelu_aux, signature={"outputs": (Access("bf16", "n", 2), Access("bf16", "n", 16))}
+    ),
+    "residual, narrow": problem(
+        epilogue=epilogues.bias_add,
+        signature={
+            "operands": (Access("bf16", "n", 16), Access("bf16", "n", 2)),
+            "outputs": (Access("bf16", "n", 2),),
+        },
+    ),
+    "strided output": problem(signature={"outputs": (Access("bf16", "strided", 2),)}),
     "M-major output": problem(signature={"c": Access("fp16", "m", 16), "outputs": (Access("fp16", "m", 16),)}),
 }
 
@@ -65,9 +80,9 @@ def specs() -> Iterator[tuple[str, Spec]]:
         config = next(c for c in turn if refusal(varied, FAMILY, c, H200) is None)
         yield f"{name}-{config}", Spec(FAMILY.name, config, varied.signature, "sm_90a")
     fullest = max(CONFIGS, key=lambda config: config.accumulators)
-    for name in ("residual nt", "every kind nt", "C, narrow"):
+    for name in ("residual nt", "every kind nt", "residual, narrow", "strided output"):
         yield f"{name}-{fullest}", Spec(FAMILY.name, fullest, SIGNATURES[name].signature, "sm_90a")
-    for name in ("every kind nt", "C, narrow"):
+    for name in ("every kind nt", "narrow"):
         swapped = next(c for c in CONFIGS if c.swap_ab and c.tile_n == 32)
         yield f"{name}-{swapped}", Spec(FAMILY.name, swapped, SIGNATURES[name].signature, "sm_90a")
 
@@ -89,14 +104,20 @@ def test_machine_code(spec: Spec) -> None:
     assert not {"HMMA", "LDGSTS", "LDL", "STL"} & set(code.opcodes)
     assert code.registers * config.threads <= REGISTERS_PER_SM
     solved = spec.signature.transposed() if config.swap_ab else spec.signature
-    staged = staging(solved, config.tile_n, config.accumulators)
+    # Sums go to the other blocks of a cluster 16 bytes at a time, whichever share a warp begins with: without a fence.
+    sent = config.cluster_k + starts(config) - 1 if config.cluster_k > 1 else 0
+    assert code.opcodes.get("STAS", 0) == sent * config.accumulators // config.cluster_k // 4
+    assert code.opcodes.get("UCGABAR_WAIT", 0) == (config.cluster_size > 1)
+    staged = staging(solved, config.share_n, config.accumulators)
     assert code.opcodes["UTMALDG"] >= 2 + len(staged.loads if staged is not None else ())
     if staged is None:
         assert "SHFL" in code.opcodes
         assert "UTMASTG" not in code.opcodes
         return
     assert "SHFL" not in code.opcodes
-    assert code.opcodes["UTMASTG"] % len(staged.stores) == 0 < code.opcodes["UTMASTG"]
+    stored = [box for box in staged.stores if box.by_tma]
+    assert code.opcodes.get("UTMASTG", 0) % max(1, len(stored)) == 0
+    assert ("UTMASTG" in code.opcodes) == bool(stored)
     assert ("STSM" in code.opcodes) == any(box.itemsize == 2 and not box.tensor.paired for box in staged.stores)
     assert ("LDSM" in code.opcodes) == any(box.itemsize == 2 and not box.tensor.paired for box in staged.loads)
 

@@ -121,7 +121,8 @@ def test_a_legal_plan_or_a_named_error(problem: Problem, gpu: device.DeviceSpec)
 
 def registered(config: KernelConfig) -> KernelConfig:
     """A configuration without its splits and copies, which are the problem's."""
-    return replace(config, split=1, pad="no") if hasattr(config, "pad") else config
+    plain = replace(config, stream=False) if getattr(config, "stream", False) else config
+    return replace(plain, split=getattr(plain, "cluster_k", 1), pad="no") if hasattr(plain, "pad") else plain
 
 
 @given(

@@ -17,6 +17,7 @@ from cutegemm import KernelNotBuiltError, epilogues, launch, load_bundle
 from cutegemm.compiler import Bundle, Spec, bundle, cache, get, loader, serving
 from cutegemm.device import DeviceSpec
 from cutegemm.errors import ArgumentError, BundleError
+from cutegemm.kernels.wgmma_config import WgmmaConfig
 from cutegemm.normalize import Call
 from cutegemm.planner import contiguous_problem, plan_problem
 from tests.bundles import ABSENT, BIASED, OLDER, PLAIN, SMALL, bf16, call, first, flip, forget, kernels
@@ -141,6 +142,18 @@ def test_a_bundled_split_serves_sizes_whose_own_plan_would_not_try_it(folder: Pa
     for m in (1, 128, 4096):
         assert launch.choose(sized(m)).spec == split
     assert launch.choose(sized(128, split_k=1)).spec != split
+
+
+@pytest.mark.usefixtures("no_compiler", "h200")
+def test_a_bundled_stream_k_kernel_serves_sizes_whose_own_plan_would_not_try_it(folder: Path) -> None:
+    config = WgmmaConfig(128, 256, stages=4, stream=True)
+    streamed = replace(PLAIN, family="sm90_wgmma", config=config)
+    bundle.write(folder, [kernels()[0]._replace(spec=streamed)])
+    load_bundle(folder)
+    for m in (1, 128, 4096):
+        assert launch.choose(sized(m)).spec == streamed
+    assert launch.choose(sized(128, split_k="stream")).spec == streamed
+    assert launch.choose(sized(128, split_k=2)).spec != streamed
 
 
 @pytest.mark.usefixtures("h200")

@@ -205,7 +205,8 @@ def test_where_there_is_no_workspace_there_is_neither() -> None:
     h200, odd = lookup("H200"), contiguous_problem(4095, 4097, 4093, align=2)
     made = plan_problem(odd, h200, workspace=False)
     assert (made.family, made.config.options()["pad"]) == ("sm80_multistage", "no")
-    assert plan_problem(contiguous_problem(128, 128, 65536), h200, workspace=False).config.options()["split"] == "1"
+    long = plan_problem(contiguous_problem(128, 128, 65536), h200, workspace=False)
+    assert long.workspace == 0 and workspace.parts(long.config) == 1 < long.config.cluster_k
     with pytest.raises(UnsupportedArchitectureError, match="split=4, pad=no: a function of a C library has no work"):
         plan_problem(contiguous_problem(512, 512, 4096), h200, kernel=f"{PIN},split=4", workspace=False)
     clustered = "small_m:tile=8x32x64,stages=5,warps=1x4,split=8"
