@@ -24,7 +24,7 @@ Role = Literal["a", "b", "c", "out", "tile", "row", "col", "scalar"]
 #: "bf16x9": operands are split into three bf16 numbers each, of whose nine products six or all are summed in fp32
 #: (`kernels.pieces`).
 PRECISIONS = ("ieee", "tf32", "bf16x6", "bf16x9")
-STRICT = "ieee"
+STRICT, TF32 = "ieee", "tf32"
 
 #: The widest access any kernel makes, in bytes; alignment beyond it is worth nothing.
 MAX_ALIGN = 16
@@ -150,7 +150,7 @@ def _turned(access: Access) -> Access:
 
 def precision_of(asked: str, k: int) -> str:
     """How fp32 operands of depth `k` are multiplied: as `asked`, but strictly where there is nothing to split."""
-    return asked if k > 0 or asked in (STRICT, "tf32") else STRICT
+    return asked if k > 0 or asked in (STRICT, TF32) else STRICT
 
 
 def alignment(numbers: Iterable[int], *, limit: int = MAX_ALIGN) -> int:

@@ -1,5 +1,5 @@
 """Copies of operands in aligned rows: those that TMA, or a copy of 16 bytes, could not reach as they are, and the bf16
-pieces of fp32 ones (see `pieces`).
+pieces of fp32 ones (see `pieces`). Those that also have to lie along another dimension are `turning`'s.
 
 A warp copies `SEGMENT` elements of a row at a time, each lane what makes 16 bytes: it loads them as widely as the
 source allows, all of its own before the first store, and stores 16 bytes. Adjacent lanes' loads share sectors, which L1

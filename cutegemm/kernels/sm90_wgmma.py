@@ -38,6 +38,9 @@ Pieces (`precision="bf16x6"`, `"bf16x9"`; see `pieces`): a stage holds all piece
                       add the sum to those before, in registers of their own
 While one consumer adds, the other multiplies.
 
+TF32 (`bits` 32): tiles of fp32, half as deep, that TMA rounds to TF32 as it brings them and wgmma (`tf32_wgmma`)
+multiplies 8 deep at a time; it reads both operands along K only.
+
 CTAs are launched once for the whole GPU and walk the tiles in groups of `raster` tile rows or columns. Edges are TMA's:
 what lies outside a matrix arrives as zeros.
 
@@ -74,9 +77,8 @@ from cutlass import Float32, Int32, Int64, Uint8
 from cutlass.cute.nvgpu import cpasync, warpgroup
 from cutlass.memory import SmemAllocator
 
-from cutegemm.kernels import abi, pieces, stream_k, surroundings, tma, wgmma_epilogue, workspace
+from cutegemm.kernels import abi, pieces, stream_k, surroundings, tf32_wgmma, tma, wgmma_epilogue, workspace
 from cutegemm.kernels.cluster_sum import ClusterSum
-from cutegemm.kernels.config import OPERAND_BYTES
 from cutegemm.kernels.cute_types import NUMERIC
 from cutegemm.kernels.fixup import Fixup
 from cutegemm.kernels.scheduler import tile_at
@@ -166,8 +168,7 @@ class WgmmaGemm:
         """(tile_mn, tile_k, stages x pieces), swizzled as TMA writes and wgmma reads it."""
         cfg, dtype = self.config, NUMERIC[self._inner.a.dtype]
         k_major, kinds = self._argument(name).access.major == "k", warpgroup.SmemLayoutAtomKind
-        narrow = cfg.tile_k * OPERAND_BYTES < SWIZZLE_BYTES
-        kind = (kinds.K_SW64 if narrow else kinds.K_SW128) if k_major else kinds.MN_SW128
+        kind = (kinds.K_SW64 if cfg.row_bytes < SWIZZLE_BYTES else kinds.K_SW128) if k_major else kinds.MN_SW128
         atom = warpgroup.make_smem_layout_atom(kind, dtype)
         order = (0, 1, 2) if k_major else (1, 0, 2)
         return cute.tile_to_shape(atom, (tile_mn, cfg.tile_k, cfg.stages * cfg.pieces), order=order)
@@ -178,7 +179,10 @@ class WgmmaGemm:
         tensor = tma.view(argument, (v[argument.dims[0]], v["k"]), {**v, "piece": self.config.pieces})
         layout = cute.slice_(self._shared_layout(name, tile_mn), (None, None, 0))
         op = cpasync.CopyBulkTensorTileG2SOp() if multicast == 1 else cpasync.CopyBulkTensorTileG2SMulticastOp()
-        return cpasync.make_tiled_tma_atom(op, tensor, layout, (tile_mn, self.config.tile_k), num_multicast=multicast)
+        return cpasync.make_tiled_tma_atom(
+            op, tensor, layout, (tile_mn, self.config.tile_k), num_multicast=multicast,
+            internal_type=tf32_wgmma.ROUNDED if self.config.bits == 32 else None,
+        )  # fmt: skip
 
     @cute.kernel
     def kernel(self, arguments: tuple[Any, ...], operands: tuple[Any, ...], staged: tuple[Any, ...]) -> None:
@@ -310,6 +314,8 @@ class WgmmaGemm:
             shared.leave(mine)
 
     def _mma(self) -> Any:
+        if self.config.bits == 32:
+            return cute.make_tiled_mma(tf32_wgmma.MmaTF32Op(self.config.tile_n), cute.make_layout((1, 1, 1)))
         a, b = self._solved.a, self._solved.b
         major = cute.nvgpu.OperandMajorMode
         op = warpgroup.MmaF16BF16Op(
@@ -413,7 +419,7 @@ class WgmmaGemm:
         for k in cutlass.range(k_tiles, unroll=1):
             cute.arch.mbarrier_wait(full + stage, phase)
             warpgroup.fence()
-            for block in cutlass.range_constexpr(cfg.tile_k // 16):
+            for block in cutlass.range_constexpr(cfg.k_blocks):
                 cute.gemm(mma, accumulators, fragment_a[None, None, block, stage], fragment_b[None, None, block, stage],
                           accumulators)  # fmt: skip
             warpgroup.commit_group()
@@ -446,7 +452,7 @@ class WgmmaGemm:
             mma.set(warpgroup.Field.ACCUMULATE, False)
             for piece_a, piece_b in pieces.pairs(self._solved):
                 place_a, place_b = stage * cfg.pieces + piece_a, stage * cfg.pieces + piece_b
-                for block in range(cfg.tile_k // 16):
+                for block in range(cfg.k_blocks):
                     cute.gemm(mma, accumulators, fragment_a[None, None, block, place_a],
                               fragment_b[None, None, block, place_b], accumulators)  # fmt: skip
                     mma.set(warpgroup.Field.ACCUMULATE, True)

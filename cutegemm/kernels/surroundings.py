@@ -15,6 +15,7 @@ from cutlass import Int32, Int64
 from cutegemm.kernels import abi, pieces, workspace
 from cutegemm.kernels.padding import PadRows, SplitRows
 from cutegemm.kernels.reduction import SumParts
+from cutegemm.kernels.turning import TurnRows
 from cutegemm.kernels.zeros import Zeros
 
 if TYPE_CHECKING:
@@ -53,11 +54,13 @@ def after(signature: Signature, config: Any, v: dict[str, Any], inner: dict[str,
 
 def _copy(name: str, signature: Signature, v: Any, made: Any, stream: Any) -> None:
     access = getattr(signature, name)
-    across, along = workspace.rows(name, access)
+    across, along = workspace.rows(name, access, signature.precision)
     strides = [v.get(f"stride.{name}.{dim}", Int64(1)) for dim in (across, along)]
     modes = {mode: v[f"stride.{name}.{mode}"] for mode in ("l0", "l1")}
     counts = tuple(Int32(cutlass.select_(stride == 0, Int32(1), v[mode])) for mode, stride in modes.items())
-    copy = SplitRows(access) if pieces.emulated(signature) else PadRows(access)
+    copy: PadRows | TurnRows = SplitRows(access) if pieces.emulated(signature) else PadRows(access)
+    if access.major not in ("strided", along):
+        copy = TurnRows(access)
     copy.launch(
         v[f"ptr.{name}"], (*strides, *modes.values()), made[f"ptr.{name}"],
         tuple(made.get(f"stride.{name}.{dim}", Int64(0)) for dim in (across, "l0", "l1", "piece")),

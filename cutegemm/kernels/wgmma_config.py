@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cutegemm.kernels.config import DEFAULT_RASTER, OPERAND_BYTES, Pad, Reduction, spelled
+from cutegemm.kernels.config import DEFAULT_RASTER, K_BLOCK_BYTES, OPERAND_BYTES, Pad, Reduction, spelled
 from cutegemm.kernels.staging import SLOT_BYTES, SLOTS
 
 CONSUMERS = 2  # warpgroups that multiply
@@ -32,7 +32,8 @@ class WgmmaConfig:
     other's shared memory (see `cluster_sum`); what then remains of a tile goes through the workspace, to be added up in
     order or, with `reduction` "atomic", as it comes. With `stream`, clusters get equal shares of the k-tiles of a last,
     partial wave and a full one instead (see `stream_k`). `pad` names operands that are copied first (see `workspace`).
-    Of operands that consist of `pieces`, a stage holds all.
+    Of operands that consist of `pieces`, a stage holds all. `bits` is what an element of the operands has: 16, or 32
+    for TF32.
     """
 
     tile_m: int
@@ -51,6 +52,7 @@ class WgmmaConfig:
     cluster_k: int = 1
     reduction: Reduction = "ordered"
     stream: bool = False
+    bits: int = 8 * OPERAND_BYTES
 
     @property
     def threads(self) -> int:
@@ -84,9 +86,24 @@ class WgmmaConfig:
         return self.group_m * self.tile_n // WARPGROUP
 
     @property
+    def itemsize(self) -> int:
+        """Bytes of an element of the operands."""
+        return self.bits // 8
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of a K-major tile."""
+        return self.tile_k * self.itemsize
+
+    @property
+    def k_blocks(self) -> int:
+        """Instructions along K that multiply a tile."""
+        return self.row_bytes // K_BLOCK_BYTES
+
+    @property
     def stage_bytes(self) -> int:
         """Shared memory of one stage: a tile of A and one of B, or of each of their pieces."""
-        return (self.tile_m + self.tile_n) * self.tile_k * self.pieces * OPERAND_BYTES
+        return (self.tile_m + self.tile_n) * self.row_bytes * self.pieces
 
     @property
     def smem_bytes(self) -> int:
@@ -125,6 +142,7 @@ class WgmmaConfig:
             "pad": self.pad,
             "pieces": str(self.pieces),
             "reduction": self.reduction,
+            "bits": str(self.bits),
         }
 
     def __str__(self) -> str:
@@ -209,4 +227,29 @@ OF_PIECES: tuple[WgmmaConfig, ...] = (
     WgmmaConfig(128, 128, stages=4, tile_k=32, pieces=3),
     WgmmaConfig(128, 64, stages=5, tile_k=32, pieces=3),
     WgmmaConfig(128, 32, stages=6, tile_k=32, pieces=3, swap_ab=True),
+)
+
+#: Those for fp32 operands in TF32: a stage has as many bytes as one of 16-bit operands, and half as many of K. Both
+#: operands are K-major.
+OF_TF32: tuple[WgmmaConfig, ...] = (
+    WgmmaConfig(128, 256, stages=4, cluster_m=2, tile_k=32, raster=16, bits=32),
+    WgmmaConfig(128, 256, stages=4, cluster_n=2, tile_k=32, walk="n", bits=32),
+    WgmmaConfig(128, 256, stages=4, tile_k=32, bits=32),
+    WgmmaConfig(256, 128, stages=4, cluster_n=2, tile_k=32, bits=32),
+    WgmmaConfig(256, 128, stages=4, tile_k=32, bits=32),
+    WgmmaConfig(128, 192, stages=4, cluster_m=2, tile_k=32, pingpong=True, bits=32),
+    WgmmaConfig(128, 192, stages=4, cluster_n=2, tile_k=32, pingpong=True, walk="n", bits=32),
+    WgmmaConfig(128, 192, stages=4, tile_k=32, pingpong=True, bits=32),
+    WgmmaConfig(128, 192, stages=4, cluster_m=2, tile_k=32, bits=32),
+    WgmmaConfig(128, 192, stages=4, tile_k=32, bits=32),
+    WgmmaConfig(128, 128, stages=6, cluster_m=2, tile_k=32, pingpong=True, bits=32),
+    WgmmaConfig(128, 128, stages=6, tile_k=32, pingpong=True, bits=32),
+    WgmmaConfig(128, 128, stages=6, cluster_m=2, tile_k=32, bits=32),
+    WgmmaConfig(128, 128, stages=6, tile_k=32, bits=32),
+    WgmmaConfig(128, 64, stages=8, tile_k=32, bits=32),
+    WgmmaConfig(64, 128, stages=8, tile_k=32, pingpong=True, bits=32),
+    WgmmaConfig(64, 64, stages=8, tile_k=32, pingpong=True, bits=32),
+    WgmmaConfig(128, 64, stages=7, tile_k=32, swap_ab=True, bits=32),
+    WgmmaConfig(128, 32, stages=9, tile_k=32, swap_ab=True, bits=32),
+    WgmmaConfig(64, 16, stages=16, tile_k=32, pingpong=True, swap_ab=True, bits=32),
 )

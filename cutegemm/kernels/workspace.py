@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from cutegemm.dtypes import lookup
 from cutegemm.fusion.graph import IDENTITY
 from cutegemm.kernels import pieces
-from cutegemm.problem import MAX_ALIGN, Access
+from cutegemm.problem import MAX_ALIGN, TF32, Access
 
 if TYPE_CHECKING:
     from cutegemm.problem import Signature
@@ -71,14 +71,16 @@ def aligned(access: Access) -> bool:
     return access.major != "strided" and access.align >= MAX_ALIGN
 
 
-def padded(access: Access) -> Access:
-    """The access of an operand's copy: rows along the same dimension, or along K where none is contiguous."""
-    return Access(access.dtype, "k" if access.major == "strided" else access.major, MAX_ALIGN)
+def padded(access: Access, precision: str | None = None) -> Access:
+    """The access of an operand's copy: rows along the same dimension, or along K where none is contiguous, and for
+    TF32, whose instructions read no other rows, or less well."""
+    turned = access.major == "strided" or precision == TF32
+    return Access(access.dtype, "k" if turned else access.major, MAX_ALIGN)
 
 
-def rows(name: str, access: Access) -> tuple[str, str]:
+def rows(name: str, access: Access, precision: str | None = None) -> tuple[str, str]:
     """The dimensions of operand `name`'s copy: the one that leads from row to row, and the one along a row."""
-    mn, along = "m" if name == "a" else "n", padded(access).major
+    mn, along = "m" if name == "a" else "n", padded(access, precision).major
     return (mn if along == "k" else "k"), along
 
 
@@ -86,7 +88,8 @@ def rows(name: str, access: Access) -> tuple[str, str]:
 def inner(signature: Signature, pad: str, split: int) -> Signature:
     """What is multiplied: copies or pieces in place of the operands that are copied, sums of parts in place of D."""
     names = copied(signature, pad)
-    a, b = (padded(x) if name in names else x for name, x in (("a", signature.a), ("b", signature.b)))
+    given = (("a", signature.a), ("b", signature.b))
+    a, b = (padded(x, signature.precision) if name in names else x for name, x in given)
     if pieces.emulated(signature):
         a, b = replace(a, dtype=pieces.DTYPE), replace(b, dtype=pieces.DTYPE)
     signature = replace(signature, a=a, b=b)
@@ -119,7 +122,7 @@ def layout(
     size: Any = 0
     made = inner(signature, pad, split)
     for name in copied(signature, pad):
-        across, along = rows(name, getattr(signature, name))
+        across, along = rows(name, getattr(made, name))
         broadcast = {mode: v[f"stride.{name}.{mode}"] == 0 for mode in ("l0", "l1")}
         modes = {mode: select(once, 1, v[mode]) for mode, once in broadcast.items()}
         item = lookup(getattr(made, name).dtype).itemsize

@@ -15,7 +15,7 @@ from cutegemm.kernels.pieces import PAIRS
 from cutegemm.planner import cutlass_cpp, hand, simt_f32, sm80_multistage, sm90_wgmma, small_m
 from cutegemm.planner.legality import Refusal
 from cutegemm.planner.model import Model
-from cutegemm.problem import STRICT, Problem
+from cutegemm.problem import STRICT, TF32, Problem
 
 C = TypeVar("C", bound=config.KernelConfig)
 
@@ -28,11 +28,12 @@ class Family(Generic[C]):
     tensors. `refuse` has the rules of the family's own; `legality.refusal` is the whole predicate. `surrounds` says
     that its configurations can split K and copy operands first (`kernels.surroundings`), `streams` that their clusters
     can share k-tiles out instead (`kernels.stream_k`), `unaligned` that they can read operands that are not aligned to
-    16 bytes as they are, `turns` that a D which is contiguous along M may be computed as D^T = B^T A^T. `precisions`
-    are those of `problem.PRECISIONS` that it multiplies fp32 operands in. `splits` makes configurations that split K of
-    one that does not, where the family splits K by itself. A family that comes `last` is chosen where no other serves,
-    or where it was measured to be the fastest. `workspace` says what a configuration takes beside the tensors, where
-    the family has no surroundings to tell by.
+    16 bytes as they are, `along_k` in which precisions it reads operands only that are contiguous along K, `turns` that
+    a D which is contiguous along M may be computed as D^T = B^T A^T. `precisions` are those of `problem.PRECISIONS`
+    that it multiplies fp32 operands in. `splits` makes configurations that split K of one that does not, where the
+    family splits K by itself. A family that comes `last` is chosen where no other serves, or where it was measured to
+    be the fastest. `workspace` says what a configuration takes beside the tensors, where the family has no
+    surroundings to tell by.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Family(Generic[C]):
     surrounds: bool = False
     streams: bool = False
     unaligned: bool = True
+    along_k: tuple[str, ...] = ()
     turns: bool = True
     precisions: tuple[str, ...] = ()
     splits: Callable[[C, Split], Iterator[C]] | None = None
@@ -66,14 +68,15 @@ _PLANNED: tuple[Family[Any], ...] = (
         name="sm90_wgmma",
         summary="TMA into an mbarrier pipeline, wgmma, persistent warp-specialised blocks in clusters",
         architectures=("sm_90a",),
-        configs=(*wgmma_config.CONFIGS, *wgmma_config.OF_PIECES),
+        configs=(*wgmma_config.CONFIGS, *wgmma_config.OF_PIECES, *wgmma_config.OF_TF32),
         refuse=sm90_wgmma.refuse,
         model=sm90_wgmma.PersistentModel,
         operand_dtypes=("fp16", "bf16", "fp32"),
-        precisions=tuple(PAIRS),
+        precisions=(TF32, *PAIRS),
         surrounds=True,
         streams=True,
         unaligned=False,
+        along_k=(TF32,),
     ),
     Family(
         name="sm80_multistage",
@@ -84,7 +87,7 @@ _PLANNED: tuple[Family[Any], ...] = (
         model=sm80_multistage.TileModel,
         operand_dtypes=("fp16", "bf16", "fp32"),
         surrounds=True,
-        precisions=("tf32",),
+        precisions=(TF32,),
     ),
     Family(
         name="simt_f32",
@@ -111,7 +114,7 @@ _PLANNED: tuple[Family[Any], ...] = (
         architectures=cutlass_cpp.ARCHITECTURES,
         operand_dtypes=("fp16", "bf16", "fp32"),
         scalar_dtypes=("fp16", "bf16", "fp32"),
-        precisions=("tf32",),
+        precisions=(TF32,),
         configs=CUTLASS_CONFIGS,
         refuse=cutlass_cpp.refuse,
         model=cutlass_cpp.CutlassModel,

@@ -13,7 +13,7 @@ from cutegemm.device import DeviceSpec
 from cutegemm.errors import ArgumentError, CuteGemmError, DTypeError, ShapeError, UnsupportedArchitectureError
 from cutegemm.kernels import pieces, workspace
 from cutegemm.kernels.config import Pad, Reduction
-from cutegemm.problem import Access, Problem
+from cutegemm.problem import Access, Problem, Signature
 from cutegemm.roofline import MAX_REGISTERS, occupancy
 
 if TYPE_CHECKING:
@@ -83,12 +83,19 @@ def product(problem: Problem, family: Family[Any], config: Any) -> Problem:
     )
 
 
-def needed_copies(problem: Problem) -> Pad:
-    """The operands that an aligned copy would help: none of those that pieces are made of."""
+def needed_copies(problem: Problem, family: Family[Any] | None = None) -> Pad:
+    """The operands that an aligned copy would help, or that `family` reads along K only: none of those that pieces are
+    made of."""
     if problem.k == 0 or pieces.emulated(problem.signature):
         return "no"
-    names = "".join(name for name in "ab" if not workspace.aligned(getattr(problem.signature, name)))
+    names = "".join(name for name in "ab" if _copy_helps(problem.signature, name, family))
     return names or "no"  # type: ignore[return-value]
+
+
+def _copy_helps(signature: Signature, name: str, family: Family[Any] | None) -> bool:
+    access: Access = getattr(signature, name)
+    turned = family is not None and signature.precision in family.along_k and access.major != "k"
+    return turned or not workspace.aligned(access)
 
 
 def extent_refusal(problem: Problem, rows: int, columns: int, depth: int) -> Refusal | None:
@@ -221,9 +228,9 @@ def _surroundings_refusal(problem: Problem, family: Family[Any], config: Any, as
     if emulated and config.pad != "no":
         return Refusal("padding", f"pad={config.pad}: the pieces of a and b are aligned copies as they are")
     for name in workspace.copied(problem.signature, config.pad):
-        if not emulated and workspace.aligned(getattr(problem.signature, name)):
+        if not emulated and not _copy_helps(problem.signature, name, family):
             return Refusal("padding", f"pad={config.pad}: {name} is aligned to 16 bytes as it is")
-        across, along = workspace.rows(name, getattr(problem.signature, name))
+        across, along = workspace.rows(name, getattr(problem.signature, name), problem.signature.precision)
         lines, length = getattr(problem, across), getattr(problem, along)
         segments = ceil(length / workspace.SEGMENT)
         if max(segments * workspace.SEGMENT, lines * segments * problem.batch + _COPYING) > INT32_MAX:

@@ -23,12 +23,13 @@ from functools import cache, lru_cache
 from math import ceil
 
 from cutegemm.device import DeviceSpec
+from cutegemm.dtypes import lookup
 from cutegemm.errors import ShapeError
 from cutegemm.kernels import pieces
 from cutegemm.kernels.config import OPERAND_BYTES
 from cutegemm.kernels.staging import LINES, staging
 from cutegemm.kernels.stream_k import clusters_of, streamed
-from cutegemm.kernels.wgmma_config import CONSUMERS, INSTRUCTION_M, WARPGROUP, WgmmaConfig
+from cutegemm.kernels.wgmma_config import CONSUMERS, INSTRUCTION_M, SWIZZLE_BYTES, WARPGROUP, WgmmaConfig
 from cutegemm.planner.legality import INT32_MAX, MAX_CLUSTER, Refusal, extent_refusal
 from cutegemm.planner.model import (
     DRAM_LATENCY,
@@ -45,6 +46,7 @@ from cutegemm.problem import Access, Problem
 _TMA_ALIGN = 16  # bytes: what addresses and strides of a TMA descriptor are multiples of
 _TMA_BOX = 256  # elements of a TMA box along a dimension
 _SWIZZLE_ELEMENTS = 64  # a row of the 128-byte swizzle
+_TF32_BITS = 32
 _SWIZZLE_ROWS = 8  # after which it repeats
 _INSTRUCTION_N_MAX = 256  # columns of one wgmma
 _UNIT_COLUMNS, _EPILOGUE_COLUMNS = 16, 32  # that the epilogue takes at a time, through shared memory and not
@@ -70,17 +72,20 @@ CLUSTER_BYTES_PER_CLK, CLUSTER_CLOCKS = 12, 1000
 TMA_L2 = 2.6
 #: Floating-point operations that cost as much as a byte through shared memory, from L2, or from device memory (fitted).
 SMEM_ENERGY, L2_ENERGY, DRAM_ENERGY = 12.3, 19.5, 76.0
+#: Products of 16-bit numbers that one of TF32 counts for: in time as NVIDIA's rates have it, in energy estimated.
+TF32_WEIGHT = 2
 
 
 def refuse(problem: Problem, config: WgmmaConfig, device: DeviceSpec) -> Refusal | None:
     """Why `config` cannot serve `problem` on `device`, beyond the rules that hold for every family."""
+    if (reason := _operand_refusal(problem) or _bits_refusal(problem, config)) is not None:
+        return reason
     if config.swap_ab:
         if problem.signature.epilogue.has_pair:
             return Refusal("swap_ab", "swap_ab makes columns of rows, and the epilogue pairs columns")
         problem = _transposed(problem)
     return (
-        _operand_refusal(problem)
-        or _pieces_refusal(problem, config)
+        _pieces_refusal(problem, config)
         or _stream_refusal(problem, config, device)
         or _tile_refusal(config)
         or _layout_refusal(problem, config)
@@ -92,6 +97,19 @@ def refuse(problem: Problem, config: WgmmaConfig, device: DeviceSpec) -> Refusal
 @lru_cache(maxsize=256)
 def _transposed(problem: Problem) -> Problem:
     return problem.transposed()
+
+
+def _bits_refusal(problem: Problem, config: WgmmaConfig) -> Refusal | None:
+    # A tile's layout in shared memory, and the instruction, are those of one width.
+    dtype = problem.signature.a.dtype
+    if config.bits != lookup(dtype).bits:
+        return Refusal("bits", f"bits={config.bits}: a and b are {dtype}, of {lookup(dtype).bits} bits")
+    # wgmma transposes operands of 16 bits only.
+    for name, access in (("a", problem.signature.a), ("b", problem.signature.b)):
+        if config.bits == _TF32_BITS and access.major not in ("k", "strided"):
+            needed = f"TF32's wgmma reads K-major operands: pad={name} would copy it"
+            return Refusal("K-major", f"{name} is {access.major}-major: {needed}")
+    return None
 
 
 def _pieces_refusal(problem: Problem, config: WgmmaConfig) -> Refusal | None:
@@ -145,9 +163,12 @@ def _tile_refusal(config: WgmmaConfig) -> Refusal | None:
     # A pipeline needs a stage to compute on and one to fill.
     if config.stages < 2:
         return Refusal("stages", f"stages={config.stages}: a pipeline needs at least 2")
+    if config.bits not in (8 * OPERAND_BYTES, _TF32_BITS):
+        return Refusal("bits", f"bits={config.bits}: must be {8 * OPERAND_BYTES} or {_TF32_BITS}")
     # A row of K-major tiles is one row of the 128-byte swizzle, or of that of half the width.
-    if config.tile_k not in (_SWIZZLE_ELEMENTS // 2, _SWIZZLE_ELEMENTS):
-        return Refusal("swizzle", f"tile_k={config.tile_k}: must be {_SWIZZLE_ELEMENTS // 2} or {_SWIZZLE_ELEMENTS}")
+    if config.row_bytes not in (SWIZZLE_BYTES // 2, SWIZZLE_BYTES):
+        row = SWIZZLE_BYTES // config.itemsize
+        return Refusal("swizzle", f"tile_k={config.tile_k}: must be {row // 2} or {row}")
     # Consumers add each k-tile's products of pieces to sums in registers of their own, and would wait in turns.
     if config.pieces > 1 and config.pingpong:
         return Refusal("schedule", f"schedule=pingpong: pieces={config.pieces} want consumers that share a tile")
@@ -231,7 +252,8 @@ class PersistentModel:
     def __init__(self, problem: Problem, device: DeviceSpec) -> None:
         self.problem, self.device = problem, device
         sm_clocks = device.sm_count * device.clock_hz
-        self.flops_per_clk = TENSOR_RATE * device.peak_flops / sm_clocks
+        self.weight = TF32_WEIGHT if problem.signature.a.dtype == "fp32" else 1
+        self.flops_per_clk = TENSOR_RATE * device.peak_flops / self.weight / sm_clocks
         self.epilogue_bytes, _ = epilogue_costs(problem, device, sm_clocks)
         self.epilogue_clocks = {line: epilogue_costs(problem, device, sm_clocks, line=line)[1] for line in LINES}
 
@@ -262,16 +284,16 @@ class PersistentModel:
             chain = waves * (mainloop + epilogue)
 
         products = tiles * config.tile_m * config.tile_n * k_tiles * config.tile_k * pairs
-        # Rows of operand tiles, each 2 bytes a step along K: read by the consumers' wgmmas, written by TMA, out of L2.
+        # Rows of operand tiles, each an element a step along K: read by wgmmas, written by TMA, out of L2.
         read = config.tile_m // INSTRUCTION_M * (INSTRUCTION_M + config.tile_n) * pairs
         written = (config.tile_m + config.tile_n) * config.pieces
         fetched = _fetched_rows(config)
-        row_bytes = tiles * k_tiles * config.tile_k * OPERAND_BYTES
+        row_bytes = tiles * k_tiles * config.row_bytes
         tile = config.tile_m, config.tile_n
         dram_bytes = self.epilogue_bytes
         deep = replace(problem, k=problem.k * config.pieces)
         dram_bytes += operand_bytes(deep, device, tile, config.raster, device.sm_count, config.walk)
-        energy = 2 * products + DRAM_ENERGY * dram_bytes
+        energy = 2 * self.weight * products + DRAM_ENERGY * dram_bytes
         energy += (SMEM_ENERGY * (read + written) + L2_ENERGY * fetched) * row_bytes
         l2 = 1e6 * fetched * row_bytes / (TMA_L2 * device.l2_bytes_per_s)
         power = 1e6 * energy / (POWER * device.peak_flops)
@@ -310,7 +332,7 @@ class PersistentModel:
         """Clocks of a step along K: its products (of `pairs` of pieces), its fetches, or the memory latency that the
         stages in flight must cover (Little's law)."""
         products = 2 * config.tile_m * config.tile_n * config.tile_k * pairs / self.flops_per_clk
-        fetched = _fetched_rows(config) * config.tile_k * OPERAND_BYTES
+        fetched = _fetched_rows(config) * config.row_bytes
         return max(products, fetched / SM_BYTES_PER_CLK, DRAM_LATENCY / (config.stages - 1), STEP_CLOCKS)
 
     def _epilogue(self, problem: Problem, config: WgmmaConfig) -> float:

@@ -62,12 +62,15 @@ def variants(problem: Problem, family: Family[Any], config: Any, device: DeviceS
         else:
             yield config
         return
-    needed = needed_copies(problem)
+    needed = needed_copies(problem, family)
     pads: tuple[Pad, ...] = ("no", needed) if family.unaligned and needed != "no" else (needed,)
     if not asked.workspace or _copied_bytes(problem, needed) > _MOST_BYTES:
         pads = ("no",)
     if asked.pad is not None:
         pads = (needed if asked.pad == "copy" else asked.pad,)
+    if getattr(config, "bits", bits := _bits(problem)) != bits:
+        yield replace(config, pad=pads[0])  # to be refused, however K is split
+        return
     splits = _splits(problem, config, device) if asked.workspace else (config.split,)
     streams = _streams(family, config) and asked.split is None and asked.workspace and _tail(problem, config, device)
     if isinstance(asked.split, int):
@@ -79,6 +82,12 @@ def variants(problem: Problem, family: Family[Any], config: Any, device: DeviceS
             yield from _reductions(replace(config, pad=pad, split=split), asked)
         if streams:
             yield from _reductions(replace(config, pad=pad, stream=True), asked)
+
+
+def _bits(problem: Problem) -> int:
+    """Of an element of the operands, or of their pieces."""
+    split_up = pieces.emulated(problem.signature)
+    return 8 * pieces.PIECE_BYTES if split_up else lookup(problem.signature.a.dtype).bits
 
 
 def _streams(family: Family[Any], config: Any) -> bool:

@@ -550,7 +550,7 @@ def test_candidates_of_fp32_are_of_the_precision_and_of_what_is_only_chosen_if_m
     families = {p: {k.partition(":")[0] for k in choices.candidates(TF32, gpu, 2, p)} for p in PRECISIONS}
     assert families == {
         "ieee": {"simt_f32"},
-        "tf32": {"sm80_multistage", "cutlass_cpp"},
+        "tf32": {"sm90_wgmma", "cutlass_cpp"},
         "bf16x6": {"sm90_wgmma"},
         "bf16x9": {"sm90_wgmma"},
     }

@@ -143,7 +143,7 @@ def test_where_nothing_compiles_what_a_table_prefers_the_others_serve() -> None:
     with mock.patch.object(tables, "times", lambda problem, device: {pin: 1.0, "sm80_multistage:bits=32": 2.0}):
         made = plan_problem(problem, device.lookup("H200"))
         assert (made.kernel, made.measured) == (pin, 1)
-        assert plan_problem(problem, device.lookup("H200"), without=("cutlass_cpp",)).family == "sm80_multistage"
+        assert plan_problem(problem, device.lookup("H200"), without=("cutlass_cpp",)).family == "sm90_wgmma"
 
 
 def test_without_nvcc_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:

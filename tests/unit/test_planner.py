@@ -33,6 +33,8 @@ from cutegemm.planner.sm80_multistage import TileModel
 from cutegemm.problem import Access, Problem, Signature
 
 H200 = lookup("H200")
+#: Every configuration of `sm90_wgmma`, in its order.
+WGMMA = (*wgmma_config.CONFIGS, *wgmma_config.OF_PIECES, *wgmma_config.OF_TF32)
 SERVED = ("sm_75", *FAMILIES["sm80_multistage"].architectures)
 
 
@@ -246,16 +248,14 @@ def test_planning_imports_neither_torch_nor_the_dsl() -> None:
             (Config(128, 128, 32, stages=4, warps_m=2, warps_n=2),),
         ),
         ("sm80_multistage:raster=16", tuple(c for c in CONFIGS if c.raster == 16)),
-        ("sm90_wgmma", (*wgmma_config.CONFIGS, *wgmma_config.OF_PIECES)),
-        ("sm90_wgmma:schedule=pingpong", tuple(c for c in wgmma_config.CONFIGS if c.pingpong)),
+        ("sm90_wgmma", WGMMA),
+        ("sm90_wgmma:schedule=pingpong", tuple(c for c in WGMMA if c.pingpong)),
         ("sm90_wgmma:cluster=2x1,raster=16", (
             WgmmaConfig(128, 128, 6, cluster_m=2, pingpong=True, raster=16),
             WgmmaConfig(128, 256, 4, cluster_m=2, raster=16),
+            WgmmaConfig(128, 256, 4, cluster_m=2, raster=16, tile_k=32, bits=32),
         )),
-        ("sm90_wgmma:swap_ab=yes", (
-            *(c for c in wgmma_config.CONFIGS if c.swap_ab),
-            *(c for c in wgmma_config.OF_PIECES if c.swap_ab),
-        )),
+        ("sm90_wgmma:swap_ab=yes", tuple(c for c in WGMMA if c.swap_ab)),
         ("sm90_wgmma:tile=256x128x64,walk=n", (WgmmaConfig(256, 128, 4, cluster_n=2, raster=16, walk="n"),)),
     ],
 )
@@ -438,7 +438,7 @@ def test_explain_names_everything() -> None:
     ):
         assert part in text
     assert "refused by registers" in text
-    assert f"refused by TMA ({len(FAMILIES['sm90_wgmma'].configs)})" in text
+    assert f"refused by TMA ({len(WGMMA)})" in text
     assert "sm90_wgmma in every configuration" in text
     assert max(map(len, text.splitlines())) < 180
 

@@ -220,13 +220,13 @@ def test_it_is_measured_for_nothing_else(table: dict[str, str], change: dict[str
 
 def test_generated_kernels_are_chosen_only_where_they_were_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = choose(precision="tf32", kernel="cutlass_cpp").kernel
-    assert choose(precision="tf32").family == "sm80_multistage"
+    assert choose(precision="tf32").family == "sm90_wgmma"
     other = choose(precision="tf32").kernel
-    for us, family in (({kernel: 1.0, other: 2.0}, "cutlass_cpp"), ({kernel: 2.0, other: 1.0}, "sm80_multistage")):
+    for us, family in (({kernel: 1.0, other: 2.0}, "cutlass_cpp"), ({kernel: 2.0, other: 1.0}, "sm90_wgmma")):
         entry = tables.Measured(4096, 4096, 4096, "nn", us, "tf32")
         monkeypatch.setattr(tables, "measured", lambda gpu, entry=entry: (entry,))
         made = choose(precision="tf32")
         assert (made.family, made.measured) == (family, 2)
         # With a split nothing was measured, and the model chooses, but not among what comes last.
-        assert choose(precision="tf32", split_k=4).family == "sm80_multistage"
+        assert choose(precision="tf32", split_k=4).family == "sm90_wgmma"
         assert choose(precision="ieee").family == "simt_f32"

@@ -1,0 +1,126 @@
+"""Copies of fp32 operands that lie along M or N, in aligned rows along K: what TF32's wgmma reads.
+
+A block turns tiles of 64 rows x 64 of K in shared memory. Each thread loads 4 numbers that follow each other along K in
+16 places, warps along M or N, 128 bytes of a line at a time whatever its alignment is; it puts each four down as one
+chunk of 16 bytes, and takes chunks up again so that half a warp stores 256 bytes of a row. Chunks of a row are permuted
+by the row's number, without which threads that write a column of them would meet in the same banks.
+
+Reads past an edge fall on its last element and are not stored, but for up to 3 numbers between a row's end and the next
+row, which nothing reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64
+from cutlass.memory import SmemAllocator
+
+from cutegemm.kernels.config import CHUNK_BYTES
+from cutegemm.kernels.target import since_hopper
+
+if TYPE_CHECKING:
+    from cutegemm.problem import Access
+
+THREADS = 256
+TILE = 64  # rows of the copy, and numbers of each
+_ITEM = 4  # bytes of a number
+_CHUNK = CHUNK_BYTES // _ITEM
+_CHUNKS = TILE // _CHUNK  # of a row of the tile
+_TURNS = TILE * _CHUNKS // THREADS
+_BLOCKS_PER_SM = 8
+
+
+@dataclass(frozen=True)
+class TurnRows:
+    """The copy of one operand, called as `padding.PadRows` is: `across` leads from row to row of the copy, along which
+    the source is contiguous, and `along` within one."""
+
+    access: Access
+
+    @cute.jit
+    def launch(self, source: Int64, source_strides: tuple[Any, ...], target: Int64, target_strides: tuple[Any, ...],
+               lines: Int32, length: Int32, modes: tuple[Any, ...], sm_count: Int32, stream: Any) -> None:  # fmt: skip
+        """Copy `lines` rows of `length` numbers of each place in the batch `modes`, (l0, l1) without those along which
+        the source is broadcast. Strides: (across, along, l0, l1) of the source, (across, l0, l1, piece) of the target.
+        """
+        units = cute.ceil_div(lines, TILE) * cute.ceil_div(length, TILE) * modes[0] * modes[1]
+        blocks = cutlass.max(1, cutlass.min(units, sm_count * _BLOCKS_PER_SM))
+        self.kernel(source, source_strides, target, target_strides, lines, length, modes).launch(
+            grid=(blocks, 1, 1), block=(THREADS, 1, 1), stream=stream, use_pdl=since_hopper()
+        )
+
+    @cute.kernel
+    def kernel(self, source: Int64, source_strides: tuple[Any, ...], target: Int64, target_strides: tuple[Any, ...],
+               lines: Int32, length: Int32, modes: tuple[Any, ...]) -> None:  # fmt: skip
+        tid, _, _ = cute.arch.thread_idx()
+        block, _, _ = cute.arch.block_idx()
+        blocks, _, _ = cute.arch.grid_dim()
+        tall, wide = cute.ceil_div(lines, TILE), cute.ceil_div(length, TILE)
+        tile = SmemAllocator().allocate_array(Float32, TILE * TILE, byte_alignment=CHUNK_BYTES)
+        if cutlass.const_expr(since_hopper()):
+            cute.arch.griddepcontrol_wait()
+            cute.arch.griddepcontrol_launch_dependents()
+        _, along, source_l0, source_l1 = source_strides
+        pitch, target_l0, target_l1, _ = target_strides
+        step = along * _ITEM
+        for unit in cutlass.range(block, tall * wide * modes[0] * modes[1], blocks, unroll=1):
+            row, column = unit % tall * TILE, unit // tall % wide * TILE
+            batch = unit // tall // wide
+            l0, l1 = batch % modes[0], batch // modes[0]
+            place_in = source + (Int64(l0) * source_l0 + Int64(l1) * source_l1) * _ITEM
+            place_out = target + (Int64(l0) * target_l0 + Int64(l1) * target_l1) * _ITEM
+            fragment = cute.make_rmem_tensor((_CHUNK, _TURNS), Float32)
+            for turn in cutlass.range_constexpr(_TURNS):
+                line, chunk = written(tid, turn)
+                k = column + chunk * _CHUNK
+                at = place_in + Int64(cutlass.min(row + line, lines - 1)) * _ITEM
+                at = at + Int64(cutlass.min(k, length - 1)) * step
+                for j in cutlass.range_constexpr(_CHUNK):
+                    fragment[j, turn] = _vector(at, 1)[0]
+                    at = at + Int64(cutlass.select_(k + j + 1 < length, step, Int64(0)))
+            cute.arch.sync_threads()  # all have taken up the tile before
+            for turn in cutlass.range_constexpr(_TURNS):
+                line, chunk = written(tid, turn)
+                cute.autovec_copy(fragment[None, turn], _chunk(tile, line, chunk))
+            cute.arch.sync_threads()
+            for turn in cutlass.range_constexpr(_TURNS):
+                line, chunk = read(tid, turn)
+                cute.autovec_copy(_chunk(tile, line, chunk), fragment[None, turn])
+            for turn in cutlass.range_constexpr(_TURNS):
+                line, chunk = read(tid, turn)
+                k = column + chunk * _CHUNK
+                if row + line < lines and k < length:
+                    at = place_out + (Int64(row + line) * pitch + Int64(k)) * _ITEM
+                    cute.autovec_copy(fragment[None, turn], _vector(at, _CHUNK))
+
+
+def written(thread: Any, turn: int) -> tuple[Any, Any]:
+    """The row and the chunk that a thread puts down: a warp's lanes lie along the rows."""
+    return thread % TILE, thread // TILE + turn * (THREADS // TILE)
+
+
+def read(thread: Any, turn: int) -> tuple[Any, Any]:
+    """The row and the chunk that a thread takes up: half a warp has a row."""
+    return thread // _CHUNKS + turn * (THREADS // _CHUNKS), thread % _CHUNKS
+
+
+def place(line: Any, chunk: Any) -> Any:
+    """Where a chunk of a row lies in shared memory, in numbers."""
+    return line * TILE + (chunk ^ (line % 8)) * _CHUNK
+
+
+def _chunk(tile: cute.Pointer, line: Any, chunk: Any) -> cute.Tensor:
+    pointer = cute.make_ptr(
+        Float32, (tile + place(line, chunk)).toint(), cute.AddressSpace.smem, assumed_align=CHUNK_BYTES
+    )
+    return cute.make_tensor(pointer, cute.make_layout(_CHUNK))
+
+
+def _vector(address: Any, size: int) -> cute.Tensor:
+    """Numbers at an address in global memory."""
+    pointer = cute.make_ptr(Float32, address, cute.AddressSpace.gmem, assumed_align=size * _ITEM)
+    return cute.make_tensor(pointer, cute.make_layout(size))
