@@ -69,6 +69,8 @@ def lookup(name: object) -> DType:
     """
     if isinstance(name, DType):
         return name
+    if isinstance(name, str) and (found := _BY_NAME.get(name)) is not None:
+        return found
     key = str(name).removeprefix("torch.")
     found = _BY_NAME.get(_ALIASES.get(key, key))
     if found is None:

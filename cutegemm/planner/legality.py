@@ -60,11 +60,15 @@ def refusal(
 ) -> Refusal | None:
     """Why `config` of `family` cannot serve `problem` on `device`, or not as `asked`; None where it can."""
     return (
-        _family_refusal(problem, family, device)
-        or _size_refusal(problem)
-        or _surroundings_refusal(problem, family, config, asked)
+        unservable(problem, family, device)
+        or surroundings_refusal(problem, family, config, asked)
         or family.refuse(product(problem, family, config), config, device)
     )
+
+
+def unservable(problem: Problem, family: Family[Any], device: DeviceSpec) -> Refusal | None:
+    """Why no configuration of `family` can serve `problem` on `device`."""
+    return _family_refusal(problem, family, device) or _size_refusal(problem)
 
 
 def product(problem: Problem, family: Family[Any], config: Any) -> Problem:
@@ -207,7 +211,7 @@ def _epilogue_dtypes(problem: Problem, family: Family[Any]) -> Iterator[tuple[st
             yield f"operand {operand.name!r}", access.dtype, accepted
 
 
-def _surroundings_refusal(problem: Problem, family: Family[Any], config: Any, asked: Wish) -> Refusal | None:
+def surroundings_refusal(problem: Problem, family: Family[Any], config: Any, asked: Wish) -> Refusal | None:
     """Why `config` does not do what is `asked`, or why its own split or copies make no sense for `problem`."""
     if not family.surrounds:
         own = config.splitting if family.splits else getattr(config, "split", 1)

@@ -14,10 +14,11 @@ from cutegemm.device import DeviceSpec
 from cutegemm.dtypes import lookup
 from cutegemm.errors import ArgumentError, CuteGemmError, DeviceError, ShapeError, UnsupportedArchitectureError
 from cutegemm.fusion.graph import IDENTITY, Graph
+from cutegemm.kernels import workspace
 from cutegemm.kernels.config import KernelConfig
 from cutegemm.planner import report, surroundings, tables
 from cutegemm.planner.families import FAMILIES, Family
-from cutegemm.planner.legality import Refusal, Wish, needed_copies, product, refusal
+from cutegemm.planner.legality import Refusal, Wish, needed_copies, product, surroundings_refusal, unservable
 from cutegemm.planner.model import Estimate, Model
 from cutegemm.planner.pin import Pin, parse_pin
 from cutegemm.problem import STRICT, Access, Problem, Role, Signature, access, precision_of
@@ -183,7 +184,7 @@ def plan_problem(
     if not legal:
         raise _nothing_serves(refused, device, kernel)
     legal.sort(key=lambda pair: pair[0])  # stable: the family's order decides between equals
-    known = [pair for pair in legal if pair[1].kernel in times]
+    known = [pair for pair in legal if pair[1].kernel in times] if times else []
     if known:
         fastest = min(known, key=lambda pair: times[pair[1].kernel])
         legal.remove(fastest)
@@ -206,17 +207,24 @@ def _tried(
     legal: list[tuple[float, Candidate]] = []
     refused: list[Candidate] = []
     for family, configs in choices:
-        models: dict[Problem, Model[Any]] = {}
-        tried = (x for config in configs for x in surroundings.variants(problem, family, config, device, asked))
-        for config in tried:
-            reason = refusal(problem, family, config, device, asked)
+        if (reason := unservable(problem, family, device)) is not None:
+            refused += [Candidate(family.name, config, None, reason) for config in configs]
+            continue
+        models: dict[Any, tuple[Problem, Model[Any]]] = {}
+        for config in surroundings.variants(problem, family, configs, device, asked):
+            reason = surroundings_refusal(problem, family, config, asked)
+            if reason is None:
+                # What is multiplied depends on these alone.
+                key = (config.pad, config.split, workspace.parts(config), config.tile_k) if family.surrounds else ()
+                if key not in models:
+                    inner = product(problem, family, config)
+                    models[key] = inner, family.model(inner, device)
+                inner, model = models[key]
+                reason = family.refuse(inner, config, device)
             if reason is not None:
                 refused.append(Candidate(family.name, config, None, reason))
                 continue
-            inner = product(problem, family, config)
-            if inner not in models:
-                models[inner] = family.model(inner, device)
-            estimate = models[inner].estimate(config)
+            estimate = model.estimate(config)
             if family.surrounds:
                 estimate = surroundings.surrounded(problem, config, device, estimate)
             legal.append((estimate.us, Candidate(family.name, config, estimate, None)))

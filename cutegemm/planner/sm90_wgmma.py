@@ -291,7 +291,7 @@ class PersistentModel:
         row_bytes = tiles * k_tiles * config.row_bytes
         tile = config.tile_m, config.tile_n
         dram_bytes = self.epilogue_bytes
-        deep = replace(problem, k=problem.k * config.pieces)
+        deep = problem if config.pieces == 1 else replace(problem, k=problem.k * config.pieces)
         dram_bytes += operand_bytes(deep, device, tile, config.raster, device.sm_count, config.walk)
         energy = 2 * self.weight * products + DRAM_ENERGY * dram_bytes
         energy += (SMEM_ENERGY * (read + written) + L2_ENERGY * fetched) * row_bytes

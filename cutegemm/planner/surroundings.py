@@ -11,8 +11,9 @@ or zeros for them to be added to and the one sum; each is a launch more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -54,23 +55,38 @@ def wish(split_k: int | str, padding: str, deterministic: bool = True) -> Wish:
     return Wish(split, pads[padding], deterministic=deterministic)
 
 
-def variants(problem: Problem, family: Family[Any], config: Any, device: DeviceSpec, asked: Wish) -> Iterator[Any]:
-    """`config` with every split and copy that is worth a try, or that is asked for."""
-    if not family.surrounds:
-        if family.splits is not None and asked.split is not None and config.splitting == 1:
-            yield from tuple(family.splits(config, asked.split)) or (config,)
-        else:
-            yield config
-        return
+def variants(
+    problem: Problem, family: Family[Any], configs: Iterable[Any], device: DeviceSpec, asked: Wish
+) -> Iterator[Any]:
+    """Each of `configs` with every split and copy that is worth a try, or that is asked for."""
+    if family.surrounds:
+        pads, bits = _pads(problem, family, asked), _bits(problem)
+        for config in configs:
+            if getattr(config, "bits", bits) != bits:
+                yield replace(config, pad=pads[0])  # to be refused, however K is split
+            else:
+                yield from _splittings(problem, family, config, device, asked, pads)
+    elif family.splits is not None and asked.split is not None:
+        for config in configs:
+            splits = family.splits(config, asked.split) if config.splitting == 1 else ()
+            yield from tuple(splits) or (config,)
+    else:
+        yield from configs
+
+
+def _pads(problem: Problem, family: Family[Any], asked: Wish) -> tuple[Pad, ...]:
     needed = needed_copies(problem, family)
     pads: tuple[Pad, ...] = ("no", needed) if family.unaligned and needed != "no" else (needed,)
     if not asked.workspace or _copied_bytes(problem, needed) > _MOST_BYTES:
         pads = ("no",)
     if asked.pad is not None:
         pads = (needed if asked.pad == "copy" else asked.pad,)
-    if getattr(config, "bits", bits := _bits(problem)) != bits:
-        yield replace(config, pad=pads[0])  # to be refused, however K is split
-        return
+    return pads
+
+
+def _splittings(
+    problem: Problem, family: Family[Any], config: Any, device: DeviceSpec, asked: Wish, pads: tuple[Pad, ...]
+) -> Iterator[Any]:
     splits = _splits(problem, config, device) if asked.workspace else (config.split,)
     streams = _streams(family, config) and asked.split is None and asked.workspace and _tail(problem, config, device)
     if isinstance(asked.split, int):
@@ -79,9 +95,14 @@ def variants(problem: Problem, family: Family[Any], config: Any, device: DeviceS
         splits, streams = () if family.streams else (1,), family.streams
     for pad in pads:
         for split in splits:
-            yield from _reductions(replace(config, pad=pad, split=split), asked)
+            yield from _reductions(_surrounded_by(config, pad, split), asked)
         if streams:
             yield from _reductions(replace(config, pad=pad, stream=True), asked)
+
+
+@lru_cache(maxsize=4096)
+def _surrounded_by(config: Any, pad: Pad, split: int) -> Any:
+    return replace(config, pad=pad, split=split)
 
 
 def _bits(problem: Problem) -> int:
@@ -123,12 +144,17 @@ def surrounded(problem: Problem, config: Any, device: DeviceSpec, alone: Estimat
         if workspace.atomic(config):
             terms["zeros"] = FOLLOWING_US + 1e6 * one / (SUM_RATE * device.l2_bytes_per_s)
         read = one * workspace.sums(config)
-        written, _ = epilogue_costs(problem, device, device.sm_count * device.clock_hz)
-        through = read / (SUM_RATE * device.l2_bytes_per_s) + written / device.hbm_bytes_per_s
+        through = read / (SUM_RATE * device.l2_bytes_per_s) + _written(problem, device) / device.hbm_bytes_per_s
         terms["sum of parts"] = FOLLOWING_US + 1e6 * through
     if not terms:
         return alone
-    return replace(alone, us=alone.us + sum(terms.values()), terms={**alone.terms, **terms})
+    us, terms = alone.us + sum(terms.values()), {**alone.terms, **terms}
+    return Estimate(us, terms, alone.tiles, alone.blocks_per_sm, alone.waves, alone.efficiency)
+
+
+@lru_cache(maxsize=64)
+def _written(problem: Problem, device: DeviceSpec) -> float:
+    return epilogue_costs(problem, device, device.sm_count * device.clock_hz)[0]
 
 
 def workspace_bytes(problem: Problem, family: Family[Any] | None, config: Any, device: DeviceSpec) -> int:

@@ -373,7 +373,7 @@ def test_planning_is_quick() -> None:
         start = time.thread_time()
         plan_problem(problem, H200)
         spent.append(time.thread_time() - start)
-    # About 1.5 ms on a slow core: it sits on the path of a first call, which has 800 ms in all.
+    # It sits on the path of a first call, which has 800 ms in all.
     assert min(spent) < 10e-3
 
 
