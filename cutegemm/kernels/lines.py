@@ -92,7 +92,8 @@ class Lines:
             head = (last == 0) & (odd == 1) & (self.begins == 1)
             tail = (last == 1) & ((at & 1) == odd) & (self.ends == 1)
             address = self.start + line * self.pitch + at * self.box.itemsize
-            yield Copy(line, at, address, (line < self.count) & (self.end > 0) & (head | tail))
+            there = (line < self.count) & (line < self.box.lines)
+            yield Copy(line, at, address, there & (self.end > 0) & (head | tail))
 
     def _odd(self, line: Any) -> Any:
         """1 where a line starts in the middle of a word, else 0."""

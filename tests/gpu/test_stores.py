@@ -130,6 +130,15 @@ def test_epilogues(kernel: str) -> None:
         run(kernel, a, b, outs, **keywords)
 
 
+@pytest.mark.parametrize("align", [2, 16])
+def test_gated_columns_that_end_within_a_chunk(align: int) -> None:
+    """Units of a narrow tile have 8 columns then, and what follows them is another block's."""
+    a, b = operands(523, 1200, 72)
+    kernel = "sm90_wgmma:tile=256x144x64,stages=3,cluster=1x2,schedule=cooperative"
+    outs = [placed(523, 600, BF16, align, column_major=True)]
+    run(kernel, a, b, outs, epilogue=epilogues.swiglu())
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_an_output_that_is_c_or_an_operand(kernel: str) -> None:
     a, b = operands(133, 263, 72)

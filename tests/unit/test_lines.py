@@ -15,7 +15,7 @@ from cutegemm.problem import Access
 
 LANES = range(32)
 SHAPES = [("bf16", "n", 64), ("fp16", "n", 32), ("bf16", "n", 16), ("bf16", "m", 64), ("bf16", "m", 16)]
-SHAPES += [("fp32", "n", 32), ("fp32", "n", 16), ("fp32", "m", 32)]
+SHAPES += [("fp16", "m", 8), ("fp32", "n", 32), ("fp32", "n", 8), ("fp32", "m", 32), ("fp32", "m", 8)]
 CASES = [(shape, align) for shape in SHAPES for align in (2, 4, 8, 16) if shape[0] != "fp32" or align >= 4]
 
 

@@ -171,7 +171,7 @@ MEASURED = {
     (1, 4096, 4096): "small_m:tile=8x32x64,stages=5,warps=1x8,split=1",
     (16, 4096, 4096): "small_m:tile=16x32x64,stages=4,warps=1x8,split=1",
     (8, 4096, 14336): "small_m:tile=8x32x64,stages=5,warps=1x8,split=1",
-    (32, 4096, 14336): "small_m:tile=32x64x64,stages=4,warps=2x4,split=2",
+    (32, 4096, 14336): "sm90_wgmma:tile=64x32x64,stages=14,cluster=1x1x2,schedule=pingpong,swap_ab=yes,split=2",
     (4, 28672, 4096): "small_m:tile=8x32x64,stages=3,warps=1x4,split=1",
     (32, 28672, 4096): "sm90_wgmma:tile=128x32x64,stages=9,cluster=4x1,schedule=cooperative,swap_ab=yes",
 }
