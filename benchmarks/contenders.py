@@ -57,8 +57,9 @@ def ours(pin: str | None = None, precision: str = STRICT) -> Contender:
     """`cutegemm.gemm` on the planner's choice, or on a pinned kernel (`family[:key=value,…]`): with
     `deterministic=False` where that adds parts in any order."""
     from cutegemm import epilogues, gemm, plan
+    from cutegemm.planner import parse_pin
 
-    any_order = {} if pin is None or "reduction=atomic" not in pin else {"deterministic": False}
+    any_order = {} if pin is None or parse_pin(pin).deterministic else {"deterministic": False}
 
     def mode(case: Case) -> Any:
         return any_order | ({"precision": precision} if case.dtype == "fp32" else {})

@@ -59,8 +59,8 @@ def gemm(
             products on Hopper's tensor cores, about as exact as fp32; the pieces take 6 bytes of memory for each
             element of `a` and `b` while the call runs (docs/precision.md). A kernel serves what is asked for or
             refuses; on the CPU all of them are strict.
-        split_k: into how many parts K is split, to be computed side by side and added up in order: a number up to that
-            of the kernel's steps along K; "auto", which leaves it to the planner; or "stream", for equal shares of the
+        split_k: into how many parts K is split, to be computed side by side and added up: a number up to that of the
+            kernel's steps along K; "auto", which leaves it to the planner; or "stream", for equal shares of the
             steps for every block, whichever tiles they are of (`sm90_wgmma` and `cutlass_cpp` have it).
         padding: what becomes of an `a` or `b` that is not contiguous along a dimension and aligned to 16 bytes, or, in
             TF32 on Hopper, not contiguous along K: "predicate" has the kernel read it as it is, "copy" has it copied
@@ -156,6 +156,8 @@ def prepare_weight(weight: Tensor) -> Tensor:
     A weight whose rows are not multiples of 16 bytes, or that is contiguous along neither dimension, is copied by
     every call that multiplies by it, or read slowly; a copy made once saves that. Like `weight` it is a tensor of
     shape (…, N, K), contiguous along K, its rows apart by a multiple of 16 bytes: `gemm(x, prepare_weight(w).mT)`.
+    In TF32 on Hopper a weight that is contiguous along N is copied along K by every call, and so is what this gives
+    for one that is aligned: keep it contiguous along K.
     Raises `ShapeError` for fewer than 2 dimensions and `ArgumentError` for what is no tensor.
     """
     dense_tensor("weight", weight)

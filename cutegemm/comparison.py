@@ -166,9 +166,9 @@ def _named(name: str, case: Case, problem: Problem, device: DeviceSpec) -> Itera
     elif name.removeprefix(f"{_HAND.name}:") in levels:
         yield _level(levels[name.removeprefix(f"{_HAND.name}:")], problem, device)
     else:
-        parse_pin(name)  # a wrong name is the caller's mistake, a refusal is an answer
+        pin = parse_pin(name)  # a wrong name is the caller's mistake, a refusal is an answer
         try:
-            made = plan_problem(problem.computed, device, kernel=name)
+            made = plan_problem(problem.computed, device, kernel=name, deterministic=pin.deterministic)
         except CuteGemmError as error:
             reason = str(error).removeprefix(f"kernel={name!r} can't serve this problem: ")
             yield Entrant(name, None, "", refused=reason)

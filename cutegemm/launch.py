@@ -90,7 +90,8 @@ def prepare(call: Call) -> Launcher:
     """The launcher of `call`. Raises what planning and building raise; nothing has been launched then."""
     choice = choose(call)
     pin = call.options.kernel
-    if (call.options.split_k, call.options.padding) != ("auto", "auto"):
+    asked = call.options.split_k, call.options.padding, call.options.deterministic
+    if asked != ("auto", "auto", True):
         pin = choice.plan.kernel
     recording.record(call.recipe.problem, pin)
     try:

@@ -139,7 +139,7 @@ def _plan(pair: tuple[Wanted, DeviceSpec]) -> Spec:
     (problem, kernel, label, name), device = pair
     try:
         # Who pins such sums has said that their order does not matter.
-        ordered = kernel is None or parse_pin(kernel).asked.reduction != "atomic"
+        ordered = kernel is None or parse_pin(kernel).deterministic
         plan = plan_problem(problem.computed, device, kernel=kernel, workspace=name is None, deterministic=ordered)
     except CuteGemmError as error:
         raise type(error)(f"m {problem.m} {label} on {device.name}: {error}") from None

@@ -83,7 +83,7 @@ from cutegemm.kernels.cute_types import NUMERIC
 from cutegemm.kernels.fixup import Fixup
 from cutegemm.kernels.scheduler import tile_at
 from cutegemm.kernels.staging import BAND, SLOT_BYTES, SLOTS, Staging, staging
-from cutegemm.kernels.wgmma_config import CONSUMERS, SWIZZLE_BYTES, WARPGROUP, WgmmaConfig
+from cutegemm.kernels.wgmma_config import CONSUMERS, SWIZZLE_BYTES, WARPGROUP, WgmmaConfig, clusters_at_once
 from cutegemm.kernels.workspace import PITCH
 
 if TYPE_CHECKING:
@@ -112,9 +112,10 @@ class WgmmaGemm:
         stored = {**self._stored(v), "l1": v["l1"] * workspace.sums(cfg)}
         staged = wgmma_epilogue.descriptors(self._staging, stored)
         size = cfg.cluster_size
-        grid = cutlass.min(self._cluster_tiles(v), v["sm_count"] // size) * size
+        slots = clusters_at_once(v["sm_count"], size)
+        grid = cutlass.min(self._cluster_tiles(v), slots) * size
         if cutlass.const_expr(cfg.stream):
-            slots, k_tiles = v["sm_count"] // size, cute.ceil_div(v["k"], cfg.tile_k)
+            k_tiles = cute.ceil_div(v["k"], cfg.tile_k)
             grid = stream_k.clusters_of(self._cluster_tiles(v), k_tiles, slots, _select) * size
         self.kernel(tuple(inner.values()), operands, staged).launch(
             grid=(grid, 1, 1), block=((1 + CONSUMERS) * WARPGROUP, 1, 1), cluster=(size, 1, 1),

@@ -243,12 +243,13 @@ def surroundings_refusal(problem: Problem, family: Family[Any], config: Any, ask
     together = getattr(config, "cluster_k", 1)
     if together < 1 or config.split % together:
         own = f"cluster {config.cluster} adds up {together} parts at a time"
-        return Refusal("split", f"split={config.split}: must be a multiple of {together}, for {own}", ShapeError)
+        return Refusal("split", f"split={config.split}: must be a multiple of {together}, for {own}")
     parts = workspace.parts(config)
     if workspace.atomic(config):
         if parts == 1:
             alone = "no sums of parts are left to be added in the workspace"
-            return Refusal("reduction", f"reduction=atomic: with split={config.split} {alone}", ArgumentError)
+            split = "stream" if streamed else config.split
+            return Refusal("reduction", f"reduction=atomic: with split={split} {alone}", ArgumentError)
         if asked.deterministic:
             order = "it adds parts in no fixed order, and deterministic is True: expected deterministic=False"
             return Refusal("reduction", f"reduction=atomic: {order}", ArgumentError)
@@ -265,7 +266,8 @@ def surroundings_refusal(problem: Problem, family: Family[Any], config: Any, ask
         error = UnsupportedArchitectureError if config.split == together > 1 else ShapeError
         return Refusal("split", f"split={config.split}: {most}", error)
     lines = problem.m * problem.batch * ceil(problem.n / workspace.PITCH) * workspace.lanes_of(parts)
-    if parts > 1 and lines > INT32_MAX:
+    # What is added to has to be cleared, by threads that count in steps of their number.
+    if parts > 1 and lines + (2 * _COPYING if workspace.atomic(config) else 0) > INT32_MAX:
         sizes = f"m={problem.m}, n={problem.n}, batch={problem.batch}"
         return Refusal("split", f"{sizes}: too many sums to count in 32 bits", ShapeError)
     return extent_refusal(problem, 1, 1, config.tile_k * config.split)

@@ -35,9 +35,6 @@ STREAM_RATE = 0.93
 OVERLAP = 4
 #: Share of L2 that a working set can count on beside the streams that pass through it (estimated).
 L2_SHARE = 0.5
-#: Share of the SMs on which clusters of more than two blocks fit: an H200 holds 30 of four and 15 of eight, one block
-#: an SM, as its driver counts them.
-CLUSTERED = 120 / 132
 #: L2 and device memory move sectors of 32 bytes; an operand without a contiguous dimension wastes half or
 #: more of each.
 SECTOR, STRIDED_WASTE = 32, 2
@@ -99,12 +96,6 @@ def operand_bytes(
     for (extent, _, access), times in ((grouped, grouped_times), (passing, passing_times)):
         read += extent * times * (STRIDED_WASTE if access.major == "strided" else 1)
     return problem.batch * row_bytes * read
-
-
-def clusters_at_once(device: DeviceSpec, size: int) -> int:
-    """How many clusters of `size` blocks, one an SM, run together: two SMs that share a TPC always hold a pair."""
-    sms = device.sm_count if size <= 2 else int(device.sm_count * CLUSTERED)
-    return max(1, sms // size)
 
 
 def overlap(x: float, y: float, z: float) -> float:

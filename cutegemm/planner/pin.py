@@ -20,6 +20,11 @@ class Pin:
     configs: tuple[Any, ...]
     asked: Wish
 
+    @property
+    def deterministic(self) -> bool:
+        """Whether what it names adds up in a fixed order: a call has to say `deterministic=False` otherwise."""
+        return self.asked.reduction != "atomic"
+
 
 def parse_pin(text: str) -> Pin:
     """Read `family[:key=value,…]`, such as `"sm80_multistage:tile=128x128x32,stages=4"`, or `hand:level`.

@@ -65,7 +65,7 @@ class Plan:
 
     @property
     def kernel(self) -> str:
-        """The `kernel=` string that pins this choice."""
+        """The `kernel=` string that pins this choice: with `deterministic=False`, where it says `reduction=atomic`."""
         return f"{self.family}:{self.config}"
 
     @property

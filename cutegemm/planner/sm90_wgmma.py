@@ -29,14 +29,20 @@ from cutegemm.kernels import pieces
 from cutegemm.kernels.config import OPERAND_BYTES
 from cutegemm.kernels.staging import LINES, staging
 from cutegemm.kernels.stream_k import clusters_of, streamed
-from cutegemm.kernels.wgmma_config import CONSUMERS, INSTRUCTION_M, SWIZZLE_BYTES, WARPGROUP, WgmmaConfig
+from cutegemm.kernels.wgmma_config import (
+    CONSUMERS,
+    INSTRUCTION_M,
+    SWIZZLE_BYTES,
+    WARPGROUP,
+    WgmmaConfig,
+    clusters_at_once,
+)
 from cutegemm.planner.legality import INT32_MAX, MAX_CLUSTER, Refusal, extent_refusal
 from cutegemm.planner.model import (
     DRAM_LATENCY,
     LAUNCH_US,
     STREAM_RATE,
     Estimate,
-    clusters_at_once,
     epilogue_costs,
     operand_bytes,
     overlap,
@@ -133,7 +139,7 @@ def _stream_refusal(problem: Problem, config: WgmmaConfig, device: DeviceSpec) -
         own = f"cluster {config.cluster}, split={config.split}"
         return Refusal("split", f"split=stream: shares k-tiles out, and with {own} K has parts beside")
     # Clusters count the k-tiles of two waves in 32 bits.
-    tiles = 2 * max(1, device.sm_count // config.cluster_size)
+    tiles = 2 * max(1, clusters_at_once(device.sm_count, config.cluster_size))
     if tiles * (k_tiles := ceil(problem.k / config.tile_k)) > INT32_MAX:
         reason = f"split=stream: {tiles} tiles of {k_tiles} k-tiles each are more than blocks count in 32 bits"
         return Refusal("split", reason, ShapeError)
@@ -226,7 +232,7 @@ def _size_refusal(problem: Problem, config: WgmmaConfig, device: DeviceSpec) -> 
     rows, columns = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
     # Persistent blocks count their tiles, two strides ahead, and their k-tiles in 32 bits.
     tiles = ceil(problem.m / rows) * ceil(problem.n / columns) * problem.batch
-    resident = max(1, device.sm_count // config.cluster_size)  # as the grid is made
+    resident = max(1, clusters_at_once(device.sm_count, config.cluster_size))
     k_tiles = ceil(problem.k / config.tile_k)
     if tiles + 2 * resident > INT32_MAX or (ceil(tiles / resident) + 2) * k_tiles > INT32_MAX:
         reason = f"{tiles} tiles of {rows}x{columns} and {k_tiles} k-tiles each: blocks count them in 32 bits"
@@ -240,7 +246,7 @@ def _device_refusal(config: WgmmaConfig, device: DeviceSpec) -> Refusal | None:
         have = f"a block on {device.name} has {device.smem_per_block}"
         return Refusal("shared memory", f"{config.smem_bytes} bytes of shared memory: {have}")
     # A cluster's blocks run together, one on an SM.
-    if config.cluster_size > device.sm_count:
+    if clusters_at_once(device.sm_count, config.cluster_size) < 1:
         reason = f"{config.cluster_size} blocks in a cluster: {device.name} has {device.sm_count} SMs"
         return Refusal("cluster", reason)
     return None
@@ -255,7 +261,8 @@ class PersistentModel:
         self.weight = TF32_WEIGHT if problem.signature.a.dtype == "fp32" else 1
         self.flops_per_clk = TENSOR_RATE * device.peak_flops / self.weight / sm_clocks
         self.epilogue_bytes, _ = epilogue_costs(problem, device, sm_clocks)
-        self.epilogue_clocks = {line: epilogue_costs(problem, device, sm_clocks, line=line)[1] for line in LINES}
+        clocks = {line: epilogue_costs(problem, device, sm_clocks, line=line)[1] for line in (None, *LINES)}
+        self.epilogue_clocks: dict[int | None, float] = clocks
 
     def estimate(self, config: WgmmaConfig) -> Estimate:
         """The modelled time of `config`: see the module's docstring."""
@@ -263,7 +270,7 @@ class PersistentModel:
         cluster_rows = ceil(problem.m / (config.tile_m * config.cluster_m))
         cluster_columns = ceil(problem.n / (config.tile_n * config.cluster_n))
         clusters = cluster_rows * cluster_columns * problem.batch
-        resident = clusters_at_once(device, config.cluster_size)
+        resident = max(1, clusters_at_once(device.sm_count, config.cluster_size))
         waves = ceil(clusters / resident)
         tiles = clusters * config.cluster_size
         k_tiles = ceil(ceil(problem.k / config.tile_k) / config.cluster_k)
@@ -272,8 +279,9 @@ class PersistentModel:
         us = 1e6 / device.clock_hz
         mainloop, together = us * k_tiles * self._step(config, pairs), us * _cluster_sum(config)
         epilogue = us * self._epilogue(problem, config) + together
-        mainloops, fixup = float(waves), 0.0
+        mainloops, fixup, exposed = float(waves), 0.0, waves * together
         if config.pingpong:
+            exposed = together  # the last tile's: those before are hidden
             between = max(mainloop, (mainloop + epilogue) / CONSUMERS)
             chain = mainloop + (waves - 1) * between + epilogue
         elif config.stream:
@@ -303,8 +311,8 @@ class PersistentModel:
             us=launch + max(l2, overlap(chain, power, dram)),
             terms={
                 "tensor cores": mainloops * mainloop,
-                "epilogue": chain - mainloops * mainloop - waves * together - fixup,
-                **({"sums of a cluster": waves * together} if together else {}),
+                "epilogue": chain - mainloops * mainloop - exposed - fixup,
+                **({"sums of a cluster": exposed} if together else {}),
                 **({"fix-up": fixup} if config.stream else {}),
                 "power": power,
                 "L2": l2,
@@ -337,10 +345,11 @@ class PersistentModel:
 
     def _epilogue(self, problem: Problem, config: WgmmaConfig) -> float:
         """Clocks that a consumer warpgroup takes to finish its accumulators, of what `config` makes of `problem`."""
-        line = max(LINES)
+        line: int | None = max(LINES)
         if any(output.align < _TMA_ALIGN for output in problem.signature.outputs):
             plan = staging(problem.signature, config.share_n, config.accumulators)
-            line = min((box.line_bytes for box in plan.stores if not box.by_tma), default=line) if plan else line
+            own = () if plan is None else (box.line_bytes for box in plan.stores if not box.by_tma)
+            line = None if plan is None else min(own, default=line)
         clocks = self.epilogue_clocks[line] / config.cluster_k
         return EPILOGUE_WAIT * config.accumulators * WARPGROUP * clocks
 

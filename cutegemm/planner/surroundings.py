@@ -22,8 +22,9 @@ from cutegemm.dtypes import lookup
 from cutegemm.kernels import pieces, workspace
 from cutegemm.kernels.config import Pad
 from cutegemm.kernels.stream_k import LEAST_K_TILES
+from cutegemm.kernels.wgmma_config import clusters_at_once
 from cutegemm.planner.legality import Wish, needed_copies
-from cutegemm.planner.model import Estimate, clusters_at_once, epilogue_costs
+from cutegemm.planner.model import Estimate, epilogue_costs
 from cutegemm.problem import Problem
 
 if TYPE_CHECKING:
@@ -48,11 +49,11 @@ _WASTE, _LEAST_TAIL = 1.1, 4
 _LARGE = 128 * 160
 
 
-def wish(split_k: int | str, padding: str, deterministic: bool = True) -> Wish:
+def wish(split_k: int | str, padding: str) -> Wish:
     """The wish that `gemm`'s keywords express."""
     pads: dict[str, Literal["no", "copy"] | None] = {"auto": None, "predicate": "no", "copy": "copy"}
     split: Any = None if split_k == "auto" else split_k
-    return Wish(split, pads[padding], deterministic=deterministic)
+    return Wish(split, pads[padding])
 
 
 def variants(
@@ -61,9 +62,10 @@ def variants(
     """Each of `configs` with every split and copy that is worth a try, or that is asked for."""
     if family.surrounds:
         pads, bits = _pads(problem, family, asked), _bits(problem)
+        streamed = {"stream": True} if asked.split == "stream" and family.streams else {}
         for config in configs:
             if getattr(config, "bits", bits) != bits:
-                yield replace(config, pad=pads[0])  # to be refused, however K is split
+                yield replace(config, pad=pads[0], **streamed)  # to be refused, however K is split
             else:
                 yield from _splittings(problem, family, config, device, asked, pads)
     elif family.splits is not None and asked.split is not None:
@@ -159,7 +161,7 @@ def _written(problem: Problem, device: DeviceSpec) -> float:
 
 def workspace_bytes(problem: Problem, family: Family[Any] | None, config: Any, device: DeviceSpec) -> int:
     """Bytes of the copies, pieces and sums of parts that `config` keeps beside a call's tensors, none of which is
-    broadcast."""
+    broadcast, and of what stream-K's blocks hand to each other."""
     if family is None or not family.surrounds:
         return 0
     v = {"m": problem.m, "n": problem.n, "k": problem.k, "l0": problem.batch, "l1": 1, "sm_count": device.sm_count}
@@ -200,7 +202,7 @@ def _waves(problem: Problem, config: Any, device: DeviceSpec) -> tuple[int, int]
     tall = config.tile_m * getattr(config, "cluster_m", 1)
     wide = config.tile_n * getattr(config, "cluster_n", 1)
     tiles = max(1, ceil(rows / tall) * ceil(columns / wide) * problem.batch)
-    return tiles, clusters_at_once(device, cluster)
+    return tiles, max(1, clusters_at_once(device.sm_count, cluster))
 
 
 def _copied_bytes(problem: Problem, pad: str) -> int:

@@ -16,7 +16,7 @@ from cutegemm.planner.plan import plan_problem
 
 HOPPER = "sm90_wgmma:tile=128x128x64,stages=6,cluster=2x1,schedule=pingpong,raster=16"
 SWAPPED = "sm90_wgmma:tile=64x32x64,stages=14,cluster=1x1,schedule=pingpong,swap_ab=yes"
-CLUSTERED = "sm90_wgmma:tile=128x64x64,stages=7,cluster=1x1x4,schedule=cooperative"
+CLUSTERED = "sm90_wgmma:tile=128x128x64,stages=4,cluster=2x1x4,schedule=cooperative"
 OLDER = "sm80_multistage:tile=64x64x64,stages=4,warps=2x2"
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "split": ("H200", f"{HOPPER},split=6", {"epilogue": epilogues.bias_gelu}),

@@ -10,10 +10,10 @@ import pytest
 
 from cutegemm import plan
 from cutegemm.device import lookup
-from cutegemm.errors import ShapeError, UnsupportedArchitectureError
+from cutegemm.errors import UnsupportedArchitectureError
 from cutegemm.kernels import workspace
 from cutegemm.kernels.cluster_sum import ClusterSum, Received, chunks, slot, starts
-from cutegemm.kernels.wgmma_config import CONFIGS, WgmmaConfig
+from cutegemm.kernels.wgmma_config import CONFIGS, WgmmaConfig, clusters_at_once
 from cutegemm.planner import FAMILIES, contiguous_problem, refusal
 from cutegemm.planner.legality import product
 from cutegemm.planner.pin import parse_pin
@@ -146,9 +146,31 @@ def test_what_breaks_a_rule_is_refused_by_name() -> None:
     reason = refusal(apart, FAMILY, four, H200)
     assert reason is not None
     assert reason.reason == "tile_n=64 in 4 shares: must be a multiple of 128 where outputs leave from registers"
-    with pytest.raises(ShapeError, match="split=3: must be a multiple of 2"):
+    with pytest.raises(UnsupportedArchitectureError, match="split=3: must be a multiple of 2"):
         plan(512, 512, 4096, arch="H200", kernel=f"{PIN},split=3")
     with pytest.raises(UnsupportedArchitectureError, match="split=2: K has 1 steps of 64"):
         plan(512, 512, 64, arch="H200", kernel=PIN)
     with pytest.raises(UnsupportedArchitectureError, match="sm90_wgmma has no kernels for sm_80"):
         plan(512, 512, 4096, arch="A100", kernel=PIN)
+
+
+def test_clusters_that_run_together_are_those_that_the_grid_has() -> None:
+    assert [clusters_at_once(132, size) for size in (1, 2, 4, 8)] == [132, 66, 30, 15]
+    assert clusters_at_once(8, 8) == 0
+    few = replace(H200, sm_count=8)
+    reason = refusal(contiguous_problem(512, 512, 16384), FAMILY, replace(CLUSTERED[0], cluster_m=4), few)
+    assert reason is not None and reason.rule == "cluster"
+
+
+def test_no_term_of_an_estimate_is_negative() -> None:
+    for m, n, k in ((64, 151936, 8192), (64, 4096, 16384), (32, 4096, 4096)):
+        for candidate in plan(m, n, k, arch="H200").candidates:
+            if candidate.estimate is not None:
+                assert min(candidate.estimate.terms.values()) >= 0, candidate.kernel
+
+
+def test_the_cause_is_named_and_not_a_split_that_nobody_asked_for() -> None:
+    with pytest.raises(UnsupportedArchitectureError, match="aligned to 2 bytes"):
+        plan(4096, 4096, 4096, arch="H200", align=2, padding="predicate", split_k=1, kernel="sm90_wgmma")
+    reasons = {str(c.refusal) for c in plan(4096, 4096, 4096, arch="H200", split_k="stream").candidates if c.refusal}
+    assert "split_k='stream': sm90_wgmma has no stream-K" not in reasons
