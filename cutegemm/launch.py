@@ -202,7 +202,7 @@ def _workspace(spec: compiler.Spec, constants: tuple[int, ...]) -> int:
         return 0
     names = (a.name for a in abi.arguments(spec.signature) if a.kind in ("size", "stride"))
     v = dict(zip(names, constants, strict=True))
-    return int(workspace.size(spec.signature, spec.config, v, lambda c, x, y: x if c else y))
+    return int(workspace.size(spec.signature, spec.config, v, workspace.pick))
 
 
 def _constants(recipe: Recipe, sm_count: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...] | None]:

@@ -47,8 +47,7 @@ class PadRows:
         which the source is broadcast. Strides: (across, along, l0, l1) of the source, (across, l0, l1, piece) of the
         target.
         """
-        units = lines * cute.ceil_div(length, SEGMENT) * modes[0] * modes[1]
-        blocks = cutlass.max(1, cutlass.min(cute.ceil_div(units, THREADS // 32), sm_count * _BLOCKS_PER_SM))
+        blocks = cutlass.max(1, cutlass.min(self._blocks(lines, length, modes), sm_count * _BLOCKS_PER_SM))
         self.kernel(source, source_strides, target, target_strides, lines, length, modes).launch(
             grid=(blocks, 1, 1), block=(THREADS, 1, 1), stream=stream, use_pdl=since_hopper()
         )
@@ -85,6 +84,11 @@ class PadRows:
                 column = first + turn * (32 * elements)
                 if column < length:
                     self._store(fragment[None, turn], target, row_out + Int64(column), apart)
+
+    def _blocks(self, lines: Int32, length: Int32, modes: tuple[Any, ...]) -> Any:
+        """How many blocks have something to do: each warp of one a segment at a time."""
+        units = lines * cute.ceil_div(length, SEGMENT) * modes[0] * modes[1]
+        return cute.ceil_div(units, THREADS // 32)
 
     @property
     def _item(self) -> int:

@@ -27,10 +27,15 @@ def tile_of_block(v: dict[str, Any], config: Any) -> tuple[Any, Any, Any, Any, A
     rows, columns = cute.ceil_div(v["m"], config.tile_m), cute.ceil_div(v["n"], config.tile_n)
     block, _, _ = cute.arch.block_idx()
     batch, row, column = tile_at(block, rows, columns, config.raster)
-    if config.split == 1:
-        return row, column, batch % v["l0"], batch // v["l0"], 0
+    return row, column, *place_of(batch, v, config.split)
+
+
+def place_of(batch: Any, v: dict[str, Any], parts: int) -> tuple[Any, Any, Any]:
+    """(l0, l1, part of K) of a batch entry, where each place of the batch has so many `parts`."""
+    if parts == 1:
+        return batch % v["l0"], batch // v["l0"], 0
     outer = batch // v["l0"]
-    return row, column, batch % v["l0"], outer % v["l1"], outer // v["l1"]
+    return batch % v["l0"], outer % v["l1"], outer // v["l1"]
 
 
 def part_of_k(v: dict[str, Any], config: Any, part: Any) -> tuple[Any, Any]:

@@ -81,7 +81,7 @@ from cutegemm.kernels import abi, pieces, stream_k, surroundings, tf32_wgmma, tm
 from cutegemm.kernels.cluster_sum import ClusterSum
 from cutegemm.kernels.cute_types import NUMERIC
 from cutegemm.kernels.fixup import Fixup
-from cutegemm.kernels.scheduler import tile_at
+from cutegemm.kernels.scheduler import place_of, tile_at
 from cutegemm.kernels.staging import BAND, SLOT_BYTES, SLOTS, Staging, staging
 from cutegemm.kernels.wgmma_config import CONSUMERS, SWIZZLE_BYTES, WARPGROUP, WgmmaConfig, clusters_at_once
 from cutegemm.kernels.workspace import PITCH
@@ -334,10 +334,7 @@ class WgmmaGemm:
         else:
             batch, left, top = tile_at(index, columns, rows, max(1, cfg.raster // cfg.cluster_n))
         row, column = top * cfg.cluster_m + rank_m, left * cfg.cluster_n + rank_n
-        if self._parts == 1:
-            return row, column, batch % v["l0"], batch // v["l0"], 0
-        outer = batch // v["l0"]
-        return row, column, batch % v["l0"], outer % v["l1"], outer // v["l1"]
+        return row, column, *place_of(batch, v, self._parts)
 
     @cute.jit
     def _produce(self, v: Any, atom_a: Any, tensor_a: Any, atom_b: Any, tensor_b: Any, smem_a: Any, smem_b: Any,

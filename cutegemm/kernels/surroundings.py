@@ -58,7 +58,7 @@ def _copy(name: str, signature: Signature, v: Any, made: Any, stream: Any) -> No
     strides = [v.get(f"stride.{name}.{dim}", Int64(1)) for dim in (across, along)]
     modes = {mode: v[f"stride.{name}.{mode}"] for mode in ("l0", "l1")}
     counts = tuple(Int32(cutlass.select_(stride == 0, Int32(1), v[mode])) for mode, stride in modes.items())
-    copy: PadRows | TurnRows = SplitRows(access) if pieces.emulated(signature) else PadRows(access)
+    copy = SplitRows(access) if pieces.emulated(signature) else PadRows(access)
     if access.major not in ("strided", along):
         copy = TurnRows(access)
     copy.launch(

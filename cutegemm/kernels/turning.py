@@ -11,8 +11,7 @@ row, which nothing reads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cutlass
 import cutlass.cute as cute
@@ -20,38 +19,22 @@ from cutlass import Float32, Int32, Int64
 from cutlass.memory import SmemAllocator
 
 from cutegemm.kernels.config import CHUNK_BYTES
+from cutegemm.kernels.padding import THREADS, PadRows
 from cutegemm.kernels.target import since_hopper
 
-if TYPE_CHECKING:
-    from cutegemm.problem import Access
-
-THREADS = 256
 TILE = 64  # rows of the copy, and numbers of each
 _ITEM = 4  # bytes of a number
 _CHUNK = CHUNK_BYTES // _ITEM
 _CHUNKS = TILE // _CHUNK  # of a row of the tile
 _TURNS = TILE * _CHUNKS // THREADS
-_BLOCKS_PER_SM = 8
 
 
-@dataclass(frozen=True)
-class TurnRows:
-    """The copy of one operand, called as `padding.PadRows` is: `across` leads from row to row of the copy, along which
-    the source is contiguous, and `along` within one."""
+class TurnRows(PadRows):
+    """The copy of one operand: `across` leads from row to row of the copy, along which the source is contiguous, and
+    `along` within one."""
 
-    access: Access
-
-    @cute.jit
-    def launch(self, source: Int64, source_strides: tuple[Any, ...], target: Int64, target_strides: tuple[Any, ...],
-               lines: Int32, length: Int32, modes: tuple[Any, ...], sm_count: Int32, stream: Any) -> None:  # fmt: skip
-        """Copy `lines` rows of `length` numbers of each place in the batch `modes`, (l0, l1) without those along which
-        the source is broadcast. Strides: (across, along, l0, l1) of the source, (across, l0, l1, piece) of the target.
-        """
-        units = cute.ceil_div(lines, TILE) * cute.ceil_div(length, TILE) * modes[0] * modes[1]
-        blocks = cutlass.max(1, cutlass.min(units, sm_count * _BLOCKS_PER_SM))
-        self.kernel(source, source_strides, target, target_strides, lines, length, modes).launch(
-            grid=(blocks, 1, 1), block=(THREADS, 1, 1), stream=stream, use_pdl=since_hopper()
-        )
+    def _blocks(self, lines: Int32, length: Int32, modes: tuple[Any, ...]) -> Any:
+        return cute.ceil_div(lines, TILE) * cute.ceil_div(length, TILE) * modes[0] * modes[1]
 
     @cute.kernel
     def kernel(self, source: Int64, source_strides: tuple[Any, ...], target: Int64, target_strides: tuple[Any, ...],

@@ -145,6 +145,11 @@ def size(signature: Signature, config: Any, v: Mapping[str, Any], select: Callab
     return regions + config.exchange_bytes(v["sm_count"]) if streamed(config) else regions
 
 
+def pick(condition: bool, x: int, y: int) -> int:
+    """The `select` of Python's integers."""
+    return x if condition else y
+
+
 def streamed(config: Any) -> bool:
     """Whether clusters share out k-tiles among them (see `stream_k`)."""
     return bool(getattr(config, "stream", False))

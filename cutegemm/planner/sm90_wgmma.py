@@ -27,7 +27,7 @@ from cutegemm.dtypes import lookup
 from cutegemm.errors import ShapeError
 from cutegemm.kernels import pieces
 from cutegemm.kernels.config import OPERAND_BYTES
-from cutegemm.kernels.staging import LINES, staging
+from cutegemm.kernels.staging import LINES, TMA_ALIGN, staging
 from cutegemm.kernels.stream_k import clusters_of, streamed
 from cutegemm.kernels.wgmma_config import (
     CONSUMERS,
@@ -37,6 +37,7 @@ from cutegemm.kernels.wgmma_config import (
     WgmmaConfig,
     clusters_at_once,
 )
+from cutegemm.kernels.workspace import pick
 from cutegemm.planner.legality import INT32_MAX, MAX_CLUSTER, Refusal, extent_refusal
 from cutegemm.planner.model import (
     DRAM_LATENCY,
@@ -49,7 +50,6 @@ from cutegemm.planner.model import (
 )
 from cutegemm.problem import Access, Problem
 
-_TMA_ALIGN = 16  # bytes: what addresses and strides of a TMA descriptor are multiples of
 _TMA_BOX = 256  # elements of a TMA box along a dimension
 _SWIZZLE_ELEMENTS = 64  # a row of the 128-byte swizzle
 _TF32_BITS = 32
@@ -154,8 +154,8 @@ def _operand_refusal(problem: Problem) -> Refusal | None:
     for name, access in (("a", problem.signature.a), ("b", problem.signature.b)):
         if access.major == "strided":
             return Refusal("TMA", f"{name} is strided: TMA reads tensors that are contiguous along a dimension")
-        if access.align < _TMA_ALIGN:
-            needed = f"TMA reads addresses and strides aligned to {_TMA_ALIGN}"
+        if access.align < TMA_ALIGN:
+            needed = f"TMA reads addresses and strides aligned to {TMA_ALIGN}"
             return Refusal("TMA", f"{name} is aligned to {access.align} bytes: {needed}")
     return None
 
@@ -328,8 +328,8 @@ class PersistentModel:
     def _streamed(self, config: WgmmaConfig, tiles: int, slots: int, k_tiles: int) -> tuple[float, int, float]:
         """What the longest chain of a stream-K cluster has: main loops of whole tiles, epilogues, and clocks of handing
         sums over, where it leaves those of one part and adds up those of a tile's."""
-        count = clusters_of(tiles, k_tiles, slots, _pick)
-        cut = streamed(tiles, count, _pick)
+        count = clusters_of(tiles, k_tiles, slots, pick)
+        cut = streamed(tiles, count, pick)
         if cut == 0:
             return tiles / count, tiles // count, 0.0
         whole, helpers = (tiles - cut) // count, ceil(count / cut)
@@ -346,7 +346,7 @@ class PersistentModel:
     def _epilogue(self, problem: Problem, config: WgmmaConfig) -> float:
         """Clocks that a consumer warpgroup takes to finish its accumulators, of what `config` makes of `problem`."""
         line: int | None = max(LINES)
-        if any(output.align < _TMA_ALIGN for output in problem.signature.outputs):
+        if any(output.align < TMA_ALIGN for output in problem.signature.outputs):
             plan = staging(problem.signature, config.share_n, config.accumulators)
             own = () if plan is None else (box.line_bytes for box in plan.stores if not box.by_tma)
             line = None if plan is None else min(own, default=line)
@@ -359,10 +359,6 @@ def _cluster_sum(config: WgmmaConfig) -> float:
     if config.cluster_k == 1:
         return 0.0
     return CLUSTER_CLOCKS + config.received_bytes / CLUSTER_BYTES_PER_CLK
-
-
-def _pick(condition: bool, x: int, y: int) -> int:
-    return x if condition else y
 
 
 def _fetched_rows(config: WgmmaConfig) -> float:

@@ -166,7 +166,7 @@ def workspace_bytes(problem: Problem, family: Family[Any] | None, config: Any, d
         return 0
     v = {"m": problem.m, "n": problem.n, "k": problem.k, "l0": problem.batch, "l1": 1, "sm_count": device.sm_count}
     v |= {f"stride.{name}.{mode}": 1 for name in "ab" for mode in ("l0", "l1")}
-    return int(workspace.size(problem.signature, config, v, lambda c, x, y: x if c else y))
+    return int(workspace.size(problem.signature, config, v, workspace.pick))
 
 
 def _splits(problem: Problem, config: Any, device: DeviceSpec) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from cutegemm import epilogues, gemm
 from cutegemm.device import DeviceSpec
 from cutegemm.kernels.wgmma_config import CONFIGS, WgmmaConfig
 from cutegemm.planner import FAMILIES, contiguous_problem, refusal
+from tests.gpu.concurrency import agree_on_streams
 from tests.gpu.test_split_and_pad import built, on_the_gpu, operands, run, served
 from tests.helpers import check
 from tests.semantics.inputs import everything, in_nan, randn
@@ -101,13 +103,4 @@ def test_streams_side_by_side() -> None:
     kernels = [pinned(four), pinned(four, split=12)]
     a, b = operands(520, 264, 4104, (), "nt", 16)
     wanted = [gemm(a, b, kernel=kernel) for kernel in kernels]
-    torch.cuda.synchronize()
-    streams: list[torch.cuda.Stream] = [torch.cuda.Stream() for _ in kernels]
-    made: list[list[Tensor]] = [[], []]
-    for _ in range(200):
-        for kernel, stream, results in zip(kernels, streams, made, strict=True):
-            with torch.cuda.stream(stream):
-                results.append(gemm(a, b, kernel=kernel))
-    torch.cuda.synchronize()
-    for results, right in zip(made, wanted, strict=True):
-        assert all(torch.equal(one, right) for one in results)
+    agree_on_streams([partial(gemm, a, b, kernel=kernel) for kernel in kernels], wanted, turns=200)

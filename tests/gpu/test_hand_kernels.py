@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from cutegemm.device import DeviceSpec
 from cutegemm.errors import ArgumentError, DTypeError, ShapeError, UnsupportedArchitectureError
 from cutegemm.hand_kernels import LEVELS, Level, find
 from cutegemm.planner import PINNED, contiguous_problem, refusal
+from tests.gpu.concurrency import agree_in_a_graph, agree_on_streams
 from tests.helpers import Guarded, check
 from tests.semantics.inputs import everything, in_nan, randn
 
@@ -184,27 +186,9 @@ def test_split_launches_share_no_workspace_and_are_captured() -> None:
         pytest.skip("not on this GPU")
     pairs = [operands(256, 256, 8192 + 64 * i, torch.bfloat16, None) for i in range(4)]
     wanted = [gemm(a, b, kernel="hand:level9") for a, b in pairs]
-    torch.cuda.synchronize()
-    streams = [torch.cuda.Stream() for _ in pairs]
-    results: list[list[Tensor]] = [[] for _ in pairs]
-    for _ in range(50):
-        for (a, b), stream, made in zip(pairs, streams, results, strict=True):
-            with torch.cuda.stream(stream):
-                made.append(gemm(a, b, kernel="hand:level9"))
-    torch.cuda.synchronize()
-    for made, right in zip(results, wanted, strict=True):
-        assert all(torch.equal(one, right) for one in made)
-    outs = [torch.empty_like(one) for one in wanted]
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for (a, b), out in zip(pairs, outs, strict=True):
-            gemm(a, b, out=out, kernel="hand:level9")
-    for _ in range(3):
-        for out in outs:
-            out.fill_(torch.nan)
-        graph.replay()
-        torch.cuda.synchronize()
-        assert all(torch.equal(out, right) for out, right in zip(outs, wanted, strict=True))
+    calls = [partial(gemm, a, b, kernel="hand:level9") for a, b in pairs]
+    agree_on_streams(calls, wanted, turns=50)
+    agree_in_a_graph(calls, wanted, replays=3)
 
 
 def test_tiles_are_walked_by_every_cluster_and_maps_follow_their_tensors() -> None:

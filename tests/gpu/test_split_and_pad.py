@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from cutegemm import epilogues, gemm, plan
 from cutegemm.device import DeviceSpec
 from cutegemm.planner import FAMILIES
 from tests import ahead
+from tests.gpu.concurrency import agree_in_a_graph, agree_on_streams
 from tests.helpers import Guarded, check
 from tests.semantics.inputs import everything, in_nan, randn
 
@@ -145,27 +147,9 @@ def test_two_streams_and_a_graph_share_no_workspace() -> None:
     kernel = served(HOPPER[0]) + ",split=8,pad=ab"
     pairs = [operands(200, 264, 4097 + 16 * i, (), "nt", 2) for i in range(2)]
     wanted = [gemm(a, b, kernel=kernel) for a, b in pairs]
-    torch.cuda.synchronize()
-    streams: list[torch.cuda.Stream] = [torch.cuda.Stream() for _ in pairs]
-    made: list[list[Tensor]] = [[], []]
-    for _ in range(200):
-        for (a, b), stream, results in zip(pairs, streams, made, strict=True):
-            with torch.cuda.stream(stream):
-                results.append(gemm(a, b, kernel=kernel))
-    torch.cuda.synchronize()
-    for results, right in zip(made, wanted, strict=True):
-        assert all(torch.equal(one, right) for one in results)
-    outs = [torch.empty_like(one) for one in wanted]
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for (a, b), out in zip(pairs, outs, strict=True):
-            gemm(a, b, out=out, kernel=kernel)
-    for _ in range(3):
-        for out in outs:
-            out.fill_(torch.nan)
-        graph.replay()
-        torch.cuda.synchronize()
-        assert all(torch.equal(out, right) for out, right in zip(outs, wanted, strict=True))
+    calls = [partial(gemm, a, b, kernel=kernel) for a, b in pairs]
+    agree_on_streams(calls, wanted, turns=200)
+    agree_in_a_graph(calls, wanted, replays=3)
 
 
 def test_keywords_choose() -> None:

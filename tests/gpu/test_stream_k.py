@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from cutegemm import epilogues, gemm, plan
 from cutegemm.device import DeviceSpec
 from cutegemm.planner import FAMILIES
 from tests import ahead
+from tests.gpu.concurrency import agree_in_a_graph, agree_on_streams
 from tests.helpers import Guarded, check
 from tests.semantics.inputs import everything, in_nan, randn
 
@@ -156,29 +158,10 @@ def test_the_same_bits_each_time(sizes: tuple[int, int, int]) -> None:
 def test_two_streams_and_a_graph_share_no_workspace() -> None:
     pairs = [operands(2184, 2056 + 8 * i, 648 + 64 * i) for i in range(2)]
     wanted = [run(LARGE, a, b) for a, b in pairs]
-    torch.cuda.synchronize()
-    streams: list[torch.cuda.Stream] = [torch.cuda.Stream() for _ in pairs]
+    calls = [partial(gemm, a, b, kernel=LARGE) for a, b in pairs]
     for _ in range(20):
-        made: list[list[Tensor]] = [[], []]
-        for _ in range(10):
-            for (a, b), stream, results in zip(pairs, streams, made, strict=True):
-                with torch.cuda.stream(stream):
-                    results.append(gemm(a, b, kernel=LARGE))
-        torch.cuda.synchronize()
-        for results, right in zip(made, wanted, strict=True):
-            assert all(torch.equal(one, right) for one in results)
-    outs = [torch.empty_like(one) for one in wanted]
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(2):
-            for (a, b), out in zip(pairs, outs, strict=True):
-                gemm(a, b, out=out, kernel=LARGE)
-    for _ in range(20):
-        for out in outs:
-            out.fill_(torch.nan)
-        graph.replay()
-        torch.cuda.synchronize()
-        assert all(torch.equal(out, right) for out, right in zip(outs, wanted, strict=True))
+        agree_on_streams(calls, wanted, turns=10)
+    agree_in_a_graph(calls, wanted, replays=20, times=2)
 
 
 def test_beside_kernels_that_hold_some_of_the_gpu() -> None:
