@@ -88,8 +88,8 @@ def product(problem: Problem, family: Family[Any], config: Any) -> Problem:
 
 
 def needed_copies(problem: Problem, family: Family[Any] | None = None) -> Pad:
-    """The operands that an aligned copy would help, or that `family` reads along K only: none of those that pieces are
-    made of."""
+    """The operands that an aligned copy would help, or one that lies as `family` reads it: none of those that pieces
+    are made of."""
     if problem.k == 0 or pieces.emulated(problem.signature):
         return "no"
     names = "".join(name for name in "ab" if _copy_helps(problem.signature, name, family))
@@ -98,8 +98,9 @@ def needed_copies(problem: Problem, family: Family[Any] | None = None) -> Pad:
 
 def _copy_helps(signature: Signature, name: str, family: Family[Any] | None) -> bool:
     access: Access = getattr(signature, name)
-    turned = family is not None and signature.precision in family.along_k and access.major != "k"
-    return turned or not workspace.aligned(access)
+    turned = family is not None and signature.precision in (*family.along_k, *family.along_mn)
+    as_it_is = workspace.padded(name, access, signature.precision if turned else None)
+    return access != as_it_is
 
 
 def extent_refusal(problem: Problem, rows: int, columns: int, depth: int) -> Refusal | None:

@@ -78,12 +78,13 @@ def variants(
 
 def _pads(problem: Problem, family: Family[Any], asked: Wish) -> tuple[Pad, ...]:
     needed = needed_copies(problem, family)
-    pads: tuple[Pad, ...] = ("no", needed) if family.unaligned and needed != "no" else (needed,)
-    if not asked.workspace or _copied_bytes(problem, needed) > _MOST_BYTES:
-        pads = ("no",)
     if asked.pad is not None:
-        pads = (needed if asked.pad == "copy" else asked.pad,)
-    return pads
+        return (needed if asked.pad == "copy" else asked.pad,)
+    pads: tuple[Pad, ...] = ("no", needed) if family.unaligned and needed != "no" else (needed,)
+    if needed == "ab" and problem.signature.precision in family.along_mn:  # either is worth it by the other's extent
+        pads = ("no", "a", "b", "ab")
+    fitting = tuple(pad for pad in pads if _copied_bytes(problem, pad) <= _MOST_BYTES)
+    return fitting if fitting and asked.workspace else ("no",)
 
 
 def _splittings(
