@@ -1,11 +1,11 @@
-"""Copies of fp32 operands in aligned rows along another dimension than they lie along: along K for TF32's wgmma, along M
-or N for the CUDA cores of `simt_f32`.
+"""Copies of fp32 operands in aligned rows along another dimension than they lie along: along K for TF32's wgmma, along
+M or N for the CUDA cores of `simt_f32`.
 
-A block turns tiles of 64 rows of the copy x 64 numbers of each in shared memory. Each thread loads 4 numbers that follow
-each other along a row in 4 places, warps across rows, as the source lies: 128 bytes at a time whatever its alignment
-is. It puts each four down as one chunk of 16 bytes, and takes chunks up again so that half a warp stores 256 bytes of a
-row. Chunks of a row are permuted by the row's number, without which threads that write a column of them would meet in
-the same banks.
+A block turns tiles of 64 rows of the copy x 64 numbers of each in shared memory. Each thread loads 4 numbers that
+follow each other along a row in 4 places, warps across rows, along which the source lies: 128 bytes at a time whatever
+its alignment is. It puts each four down as one chunk of 16 bytes, and takes chunks up again so that half a warp stores
+256 bytes of a row. Chunks of a row are permuted by the row's number, without which threads that write a column of them
+would meet in the same banks.
 
 Reads past an edge fall on its last element and are not stored, but for up to 3 numbers between a row's end and the next
 row, which nothing reads.

@@ -25,7 +25,7 @@ _UNROLLED, _ALONG_K = 4, 8
 #: The shortest step of one k: a read of shared memory (29 clocks on an H100, arXiv:2402.13499) and its issue.
 STEP_LATENCY = 33
 #: Issue slots that a copy of A and one of B cost, with their shares of what else a k-tile takes. Fitted, to 2% in the
-#: mean, to 8 configurations on nn and nt at 4096^3 and 8192^3, and to the best on tn: what lies along K takes four times
+#: mean, to 8 configurations on nn and nt at 4096^3 and 8192^3 and to the best on tn: what lies along K takes four times
 #: as many copies (H200, 2026-11).
 COPY_SLOTS = (9, 8)
 #: Clocks that a warp's vector read keeps shared memory busy: half a warp at a time.

@@ -1,5 +1,5 @@
-"""Copies that lie along another dimension than their operand, without a GPU: where they lie, which are planned, and what
-the kernel's own code puts there."""
+"""Copies that lie along another dimension than their operand, without a GPU: where they lie, which are planned, and
+what the kernel's own code puts there."""
 
 from __future__ import annotations
 
@@ -70,10 +70,13 @@ class Block:
             monkeypatch.setattr(turning, name, fake)
 
     def run(self, *arguments: Any) -> None:
+        kernel: Any = TurnRows.kernel
+        kernel = kernel.__wrapped__  # as it is written, not as the DSL takes it
+
         def thread(tid: int) -> None:
             self.own.tid = tid
             try:
-                TurnRows.kernel.__wrapped__(*arguments)
+                kernel(*arguments)
             except BaseException:
                 self.barrier.abort()
                 raise
@@ -148,9 +151,9 @@ def test_strict_copies_lie_along_m_and_n(layout: str, align: int) -> None:
         made = workspace.inner(signature_of(layout, align, strided, "tf32"), "ab", 1)
         assert made.a == made.b == Access("fp32", "k", 16)
         split_up = workspace.inner(signature_of(layout, align, strided, "bf16x6"), "no", 1)
-        natural = {"n": ("k", "n"), "t": ("m", "k")}
-        wanted = ["k" if name in strided else natural[x][i] for i, (name, x) in enumerate(zip("ab", layout, strict=True))]
-        assert [split_up.a.major, split_up.b.major] == wanted
+        natural = {"n": "k", "t": "m"}[layout[0]], {"n": "n", "t": "k"}[layout[1]]
+        wanted = ("k" if name in strided else major for name, major in zip("ab", natural, strict=True))
+        assert (split_up.a.major, split_up.b.major) == tuple(wanted)
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
@@ -174,16 +177,16 @@ def test_what_is_copied_lies_where_the_product_reads(
         steps |= {"l0": steps[outer] * v[outer], "l1": 7 * steps[outer] * v[outer]}
         steps |= {mode: 0 for tensor, mode in broadcast if tensor == name}
         v |= {f"stride.{name}.{dim}": s for dim, s in steps.items() if s != 1 or dim in ("l0", "l1")}
-        order = (*dims, "l0", "l1")
         elements[name] = {
-            place: v[f"ptr.{name}"] + 4 * sum(i * steps[dim] for i, dim in zip(place, order, strict=True))
-            for place in itertools.product(*(range(v[dim]) for dim in order))
+            place: v[f"ptr.{name}"] + 4 * sum(i * steps[dim] for i, dim in zip(place, (*dims, "l0", "l1"), strict=True))
+            for place in itertools.product(*(range(v[dim]) for dim in (*dims, "l0", "l1")))
         }
     copied: dict[int, int] = {}
     kinds: list[type] = []
 
-    def launch(self: PadRows, source: int, s: Any, target: int, t: Any, lines: int, length: int, modes: Any, *_: Any) -> None:
+    def launch(self: PadRows, source: int, s: Any, target: int, t: Any, *sizes: Any) -> None:
         kinds.append(type(self))
+        lines, length, modes, *_ = sizes
         for line, i, l0, l1 in itertools.product(*map(range, (lines, length, *modes))):
             there = target + 4 * (line * t[0] + i + l0 * t[1] + l1 * t[2])
             assert there not in copied
@@ -196,10 +199,10 @@ def test_what_is_copied_lies_where_the_product_reads(
     config = SimpleNamespace(pad="ab", split=split)
     made = surroundings.before(signature, config, v, None)
     assert tuple(made) == tuple(a.name for a in abi.arguments(workspace.inner(signature, "ab", split)))
-    for name, dims in (("a", ("m", "k", "l0", "l1")), ("b", ("k", "n", "l0", "l1"))):
+    for name, order in (("a", ("m", "k", "l0", "l1")), ("b", ("k", "n", "l0", "l1"))):
+        walked = [made.get(f"stride.{name}.{dim}", 1) for dim in order]
         for place, address in elements[name].items():
-            steps = [made.get(f"stride.{name}.{dim}", 1) for dim in dims]
-            there = made[f"ptr.{name}"] + 4 * sum(i * s for i, s in zip(place, steps, strict=True))
+            there = made[f"ptr.{name}"] + 4 * sum(i * s for i, s in zip(place, walked, strict=True))
             assert copied[there] == address
     natural = [layout[0] == "n" or "a" in strided, layout[1] == "t" or "b" in strided]  # along K
     assert kinds == [TurnRows if turned else PadRows for turned in natural]
@@ -236,4 +239,5 @@ def test_copies_that_are_asked_for_and_refused() -> None:
     # Other families read along K as well, and no one asks them to turn what is aligned.
     for layout in ("nn", "nt"):
         assert plan(256, 256, 256, layout=layout, arch="H200", padding="copy").config.options()["pad"] == "no"
-    assert plan_problem(contiguous_problem(4096, 4096, 4096, dtype="fp32"), lookup("H200"), workspace=False).workspace == 0
+    made = plan_problem(contiguous_problem(4096, 4096, 4096, dtype="fp32"), lookup("H200"), workspace=False)
+    assert (made.family, made.workspace) == ("simt_f32", 0)
