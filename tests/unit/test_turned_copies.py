@@ -3,8 +3,10 @@ what the kernel's own code puts there."""
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +25,7 @@ from cutegemm.problem import Access, Signature
 
 PIN = "simt_f32:tile=128x256x16,stages=4,thread=8x16"
 #: Strides of one matrix of `lines` x `length`, `length` along a row of its copy: as it lies, and its access.
-SOURCES = {
+SOURCES: dict[str, tuple[Callable[[int, int], tuple[int, int]], str]] = {
     "across": (lambda lines, length: (1, lines + 3), "k"),
     "strided": (lambda lines, length: (2, 2 * lines + 1), "strided"),
     "strided the other way": (lambda lines, length: (2 * length + 1, 2), "strided"),
@@ -70,8 +72,7 @@ class Block:
             monkeypatch.setattr(turning, name, fake)
 
     def run(self, *arguments: Any) -> None:
-        kernel: Any = TurnRows.kernel
-        kernel = kernel.__wrapped__  # as it is written, not as the DSL takes it
+        kernel = inspect.unwrap(TurnRows.kernel)  # as it is written, not as the DSL takes it
 
         def thread(tid: int) -> None:
             self.own.tid = tid
