@@ -62,7 +62,7 @@ def variants(problem: Problem, family: Family[Any], config: Any, device: DeviceS
         else:
             yield config
         return
-    needed = needed_copies(problem, family)
+    needed = needed_copies(problem, config)
     pads: tuple[Pad, ...] = ("no", needed) if family.unaligned and needed != "no" else (needed,)
     if not asked.workspace or _copied_bytes(problem, needed) > _MOST_BYTES:
         pads = ("no",)
