@@ -1,6 +1,6 @@
 """Parts of K added up by the CTAs of a cluster that have them, through each other's shared memory.
 
-A thread holds the same places of the tile in every CTA, as wgmma spreads them. So nothing is turned around: of a tile
+A thread holds the same places of its tile in every CTA, as wgmma spreads them. So nothing is turned around: of a tile
 each CTA finishes `share_n` adjacent columns, the r-th share where its part of K is the r-th of its cluster. A thread
 keeps its accumulators of that share, and sends its others to its namesakes, 16 bytes beside those of the next thread. A
 column's parts are added in an order that never changes, from its own CTA's on, around: the same inputs give the same

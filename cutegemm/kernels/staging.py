@@ -27,7 +27,7 @@ SLOT_BYTES = 2048
 TMA_ALIGN = 16  # bytes: what TMA wants of addresses and strides
 WORD = 4  # bytes that a lane copies at a time
 _WIDTHS = (64, 32, 16)  # columns of the accumulator in a unit, the widest that fits
-_SWIZZLED_LINES = (32, 64, 128)  # bytes
+LINES = (32, 64, 128)  # bytes: what TMA can swizzle
 _VALUES = 240  # accumulators, and a unit's elements of each operand and output, that a thread holds without spilling
 
 
@@ -148,4 +148,4 @@ def _placed(boxes: list[Box]) -> tuple[Box, ...]:
 
 def _fits(boxes: tuple[Box, ...]) -> bool:
     """Whether TMA can swizzle their lines and a slot holds them."""
-    return all(box.line_bytes in _SWIZZLED_LINES for box in boxes) and sum(box.bytes for box in boxes) <= SLOT_BYTES
+    return all(box.line_bytes in LINES for box in boxes) and sum(box.bytes for box in boxes) <= SLOT_BYTES

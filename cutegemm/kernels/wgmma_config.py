@@ -71,8 +71,9 @@ class WgmmaConfig:
 
     @property
     def received_bytes(self) -> int:
-        """Shared memory for what the other blocks of a cluster have of this one's share of a tile."""
-        return (self.cluster_k - 1) * self.tile_m * self.share_n * SUM_BYTES
+        """Shared memory for what the other blocks of a cluster have of this one's share of a tile, or of its consumers'
+        tiles."""
+        return (self.cluster_k - 1) * CONSUMERS * self.group_m * self.share_n * SUM_BYTES
 
     @property
     def group_m(self) -> int:
@@ -128,7 +129,7 @@ class WgmmaConfig:
     @property
     def sums_bytes(self) -> int:
         """Memory for a block's sums of a part of a tile."""
-        return self.tile_m * self.tile_n * 4
+        return self.tile_m * self.tile_n * SUM_BYTES
 
     def exchange_bytes(self, sm_count: Any) -> Any:
         """Memory in which the blocks of a GPU hand sums of parts of tiles to each other (see `fixup`)."""
@@ -210,8 +211,6 @@ CONFIGS: tuple[WgmmaConfig, ...] = (
     WgmmaConfig(64, 16, stages=16, pingpong=True, swap_ab=True),
     # Too few tiles for the GPU, and a long K: parts of it are added up in clusters.
     WgmmaConfig(128, 128, stages=5, cluster_k=2, split=2),
-    WgmmaConfig(128, 128, stages=4, cluster_k=4, split=4),
-    WgmmaConfig(128, 128, stages=4, cluster_k=8, split=8),
     WgmmaConfig(128, 128, stages=5, cluster_m=2, cluster_k=2, split=2),
     WgmmaConfig(128, 128, stages=4, cluster_m=2, cluster_k=4, split=4),
     WgmmaConfig(128, 64, stages=7, cluster_k=2, split=2),
@@ -219,9 +218,10 @@ CONFIGS: tuple[WgmmaConfig, ...] = (
     WgmmaConfig(128, 64, stages=7, cluster_n=2, cluster_k=2, split=2),
     WgmmaConfig(128, 64, stages=7, cluster_n=2, cluster_k=4, split=4),
     WgmmaConfig(128, 64, stages=7, cluster_k=2, split=2, swap_ab=True),
-    WgmmaConfig(128, 64, stages=7, cluster_k=4, split=4, swap_ab=True),
     WgmmaConfig(128, 64, stages=7, cluster_m=2, cluster_k=2, split=2, swap_ab=True),
     WgmmaConfig(128, 32, stages=9, cluster_k=2, split=2, swap_ab=True),
+    WgmmaConfig(64, 64, stages=10, pingpong=True, cluster_k=2, split=2, swap_ab=True),
+    WgmmaConfig(64, 32, stages=14, pingpong=True, cluster_k=2, split=2, swap_ab=True),
 )
 
 #: Those for fp32 operands in pieces. There are as many sums as accumulators, and a stage holds three tiles of each

@@ -41,8 +41,6 @@ CLUSTERED = 120 / 132
 #: L2 and device memory move sectors of 32 bytes; an operand without a contiguous dimension wastes half or
 #: more of each.
 SECTOR, STRIDED_WASTE = 32, 2
-#: Bytes of a line as `sm90_wgmma` stages it.
-LINE = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,18 +113,18 @@ def overlap(x: float, y: float, z: float) -> float:
 
 
 def epilogue_costs(
-    problem: Problem, device: DeviceSpec, sm_clocks: float, *, staged: bool = False
+    problem: Problem, device: DeviceSpec, sm_clocks: float, *, line: int | None = None
 ) -> tuple[float, float]:
     """Bytes that the epilogue exchanges with device memory, and SM clocks per element of A @ B.
 
     An element is shuffled to its row's lane (what passing it through shared memory would take), computed on, and read
-    and written at each tensor's width. `staged` outputs leave shared memory line by line, in words at least. Rows and
-    columns are too few to count.
+    and written at each tensor's width. With a `line` of so many bytes, outputs leave shared memory line by line, in
+    words at least. Rows and columns are too few to count.
     """
     signature = problem.signature
     graph = signature.epilogue
     tensors = [(signature.c, False, False)] if signature.c is not None else []
-    tensors += [(x, spec.paired, staged) for spec, x in zip(graph.outputs, signature.outputs, strict=True)]
+    tensors += [(x, spec.paired, True) for spec, x in zip(graph.outputs, signature.outputs, strict=True)]
     tensors += [
         (x, spec.paired, False)
         for spec, x in zip(graph.operands, signature.operands, strict=True)
@@ -135,14 +133,14 @@ def epilogue_costs(
     lanes = device.fp32_flops / (2 * sm_clocks)
     clocks = 2 * 4 / SMEM_BYTES_PER_CLK + len(graph.nodes) * SLOTS_PER_NODE / lanes
     elements_bytes = 0.0
-    for x, paired, in_lines in tensors:
+    for x, paired, output in tensors:
         share = 0.5 if paired else 1.0
         itemsize = lookup(x.dtype).itemsize
         elements_bytes += share * itemsize
         moved, width = float(itemsize), max(1, x.align // itemsize)
-        if in_lines and x.major != "strided":
+        if output and line is not None and x.major != "strided":
             # A line that is not aligned to sectors touches one more.
-            moved *= 1 if x.align >= TMA_ALIGN else 1 + SECTOR / LINE
+            moved *= 1 if x.align >= TMA_ALIGN else 1 + SECTOR / line
             width = max(width, WORD // itemsize)
         elif x.major != "n":  # each element is an access and a sector of its own
             moved, width = SECTOR, 1

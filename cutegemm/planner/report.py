@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 _TOP_TERMS = 4
 #: Terms that are shown however small they are: what splitting K and copying operands cost.
-_PRICES = ("copies", "pieces", "sum of parts", "fix-up")
+_PRICES = ("copies", "pieces", "zeros", "sum of parts", "sums of a cluster", "fix-up")
 _KIB, _MIB = 2**10, 2**20
 
 

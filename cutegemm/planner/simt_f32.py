@@ -24,8 +24,8 @@ SCHEDULERS = 4
 _UNROLLED, _ALONG_K = 4, 8
 #: The shortest step of one k: a read of shared memory (29 clocks on an H100, arXiv:2402.13499) and its issue.
 STEP_LATENCY = 33
-#: Instructions for a copy: its address in two halves, a predicate now and then, and the copy.
-COPY_SLOTS = 3
+#: Issue slots that a copy costs (fitted: what layouts and alignments with four times the copies took longer).
+COPY_SLOTS = 6
 #: Instructions of a k-tile besides copies, reads and multiply-adds.
 TILE_SLOTS = 60
 #: Clocks that a warp's vector read keeps shared memory busy: half a warp at a time.

@@ -19,7 +19,7 @@ which are in `tables/h200.json`. There the model's choice is within 4.1% of the 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from math import ceil
 
 from cutegemm.device import DeviceSpec
@@ -27,7 +27,7 @@ from cutegemm.dtypes import lookup
 from cutegemm.errors import ShapeError
 from cutegemm.kernels import pieces
 from cutegemm.kernels.config import OPERAND_BYTES
-from cutegemm.kernels.staging import staging
+from cutegemm.kernels.staging import LINES, staging
 from cutegemm.kernels.stream_k import clusters_of, streamed
 from cutegemm.kernels.wgmma_config import CONSUMERS, INSTRUCTION_M, SWIZZLE_BYTES, WARPGROUP, WgmmaConfig
 from cutegemm.planner.legality import INT32_MAX, MAX_CLUSTER, Refusal, extent_refusal
@@ -84,7 +84,7 @@ def refuse(problem: Problem, config: WgmmaConfig, device: DeviceSpec) -> Refusal
     if config.swap_ab:
         if problem.signature.epilogue.has_pair:
             return Refusal("swap_ab", "swap_ab makes columns of rows, and the epilogue pairs columns")
-        problem = problem.transposed()
+        problem = _transposed(problem)
     return (
         _pieces_refusal(problem, config)
         or _stream_refusal(problem, config, device)
@@ -93,6 +93,11 @@ def refuse(problem: Problem, config: WgmmaConfig, device: DeviceSpec) -> Refusal
         or _size_refusal(problem, config, device)
         or _device_refusal(config, device)
     )
+
+
+@lru_cache(maxsize=256)
+def _transposed(problem: Problem) -> Problem:
+    return problem.transposed()
 
 
 def _bits_refusal(problem: Problem, config: WgmmaConfig) -> Refusal | None:
@@ -127,7 +132,8 @@ def _stream_refusal(problem: Problem, config: WgmmaConfig, device: DeviceSpec) -
     if config.pingpong:
         return Refusal("schedule", "split=stream: is for cooperative consumers, and this schedule is ping-pong")
     if config.split > 1:
-        return Refusal("split", f"split={config.split}: stream-K shares k-tiles out, and K has no parts beside")
+        own = f"cluster {config.cluster}, split={config.split}"
+        return Refusal("split", f"split=stream: shares k-tiles out, and with {own} K has parts beside")
     # Clusters count the k-tiles of two waves in 32 bits.
     tiles = 2 * max(1, device.sm_count // config.cluster_size)
     if tiles * (k_tiles := ceil(problem.k / config.tile_k)) > INT32_MAX:
@@ -168,9 +174,6 @@ def _tile_refusal(config: WgmmaConfig) -> Refusal | None:
     # Consumers add each k-tile's products of pieces to sums in registers of their own, and would wait in turns.
     if config.pieces > 1 and config.pingpong:
         return Refusal("schedule", f"schedule=pingpong: pieces={config.pieces} want consumers that share a tile")
-    # A cluster's sums go from warp to warp, and consumers that take tiles in turns would hold each other up.
-    if config.cluster_k > 1 and config.pingpong:
-        return Refusal("schedule", f"schedule=pingpong: cluster {config.cluster} wants consumers that share a tile")
     # wgmma multiplies 64 rows, and cooperative consumers halve the tile.
     rows = INSTRUCTION_M if config.pingpong else INSTRUCTION_M * CONSUMERS
     if tile_m % rows:
@@ -253,11 +256,12 @@ class PersistentModel:
         sm_clocks = device.sm_count * device.clock_hz
         self.weight = TF32_WEIGHT if problem.signature.a.dtype == "fp32" else 1
         self.flops_per_clk = TENSOR_RATE * device.peak_flops / self.weight / sm_clocks
-        self.epilogue_bytes, self.epilogue_clocks = epilogue_costs(problem, device, sm_clocks, staged=True)
+        self.epilogue_bytes, _ = epilogue_costs(problem, device, sm_clocks)
+        self.epilogue_clocks = {line: epilogue_costs(problem, device, sm_clocks, line=line)[1] for line in LINES}
 
     def estimate(self, config: WgmmaConfig) -> Estimate:
         """The modelled time of `config`: see the module's docstring."""
-        problem, device = self.problem.transposed() if config.swap_ab else self.problem, self.device
+        problem, device = _transposed(self.problem) if config.swap_ab else self.problem, self.device
         cluster_rows = ceil(problem.m / (config.tile_m * config.cluster_m))
         cluster_columns = ceil(problem.n / (config.tile_n * config.cluster_n))
         clusters = cluster_rows * cluster_columns * problem.batch
@@ -269,7 +273,7 @@ class PersistentModel:
 
         us = 1e6 / device.clock_hz
         mainloop, together = us * k_tiles * self._step(config, pairs), us * _cluster_sum(config)
-        epilogue = us * self._epilogue(config) + together
+        epilogue = us * self._epilogue(problem, config) + together
         mainloops, fixup = float(waves), 0.0
         if config.pingpong:
             between = max(mainloop, (mainloop + epilogue) / CONSUMERS)
@@ -336,9 +340,14 @@ class PersistentModel:
             products += REGISTER_CLOCKS
         return max(products, fetched / SM_BYTES_PER_CLK, DRAM_LATENCY / (config.stages - 1), STEP_CLOCKS)
 
-    def _epilogue(self, config: WgmmaConfig) -> float:
-        """Clocks that a consumer warpgroup takes to finish its accumulators."""
-        return EPILOGUE_WAIT * config.accumulators / config.cluster_k * WARPGROUP * self.epilogue_clocks
+    def _epilogue(self, problem: Problem, config: WgmmaConfig) -> float:
+        """Clocks that a consumer warpgroup takes to finish its accumulators, of what `config` makes of `problem`."""
+        line = max(LINES)
+        if any(output.align < _TMA_ALIGN for output in problem.signature.outputs):
+            plan = staging(problem.signature, config.share_n, config.accumulators)
+            line = min((box.line_bytes for box in plan.stores if not box.by_tma), default=line) if plan else line
+        clocks = self.epilogue_clocks[line] / config.cluster_k
+        return EPILOGUE_WAIT * config.accumulators * WARPGROUP * clocks
 
 
 def _cluster_sum(config: WgmmaConfig) -> float:

@@ -81,7 +81,7 @@ def variants(problem: Problem, family: Family[Any], config: Any, device: DeviceS
         for split in splits:
             yield from _reductions(replace(config, pad=pad, split=split), asked)
         if streams:
-            yield replace(config, pad=pad, stream=True)
+            yield from _reductions(replace(config, pad=pad, stream=True), asked)
 
 
 def _bits(problem: Problem) -> int:
@@ -169,8 +169,8 @@ def _tail(problem: Problem, config: Any, device: DeviceSpec) -> bool:
 def _waves(problem: Problem, config: Any, device: DeviceSpec) -> tuple[int, int]:
     """How many tiles there are for clusters, or blocks, and how many run at a time."""
     cluster = getattr(config, "cluster_size", 1)
-    options = config.options()
-    rows, columns = (problem.n, problem.m) if options.get("swap_ab") == "yes" else (problem.m, problem.n)
+    turned = getattr(config, "swap_ab", False)
+    rows, columns = (problem.n, problem.m) if turned else (problem.m, problem.n)
     tall = config.tile_m * getattr(config, "cluster_m", 1)
     wide = config.tile_n * getattr(config, "cluster_n", 1)
     tiles = max(1, ceil(rows / tall) * ceil(columns / wide) * problem.batch)

@@ -16,14 +16,13 @@ from cutegemm.planner.plan import plan_problem
 
 HOPPER = "sm90_wgmma:tile=128x128x64,stages=6,cluster=2x1,schedule=pingpong,raster=16"
 SWAPPED = "sm90_wgmma:tile=64x32x64,stages=14,cluster=1x1,schedule=pingpong,swap_ab=yes"
-CLUSTERED = "sm90_wgmma:tile=128x128x64,stages=4,cluster=1x1x4,schedule=cooperative"
+CLUSTERED = "sm90_wgmma:tile=128x64x64,stages=7,cluster=1x1x4,schedule=cooperative"
 OLDER = "sm80_multistage:tile=64x64x64,stages=4,warps=2x2"
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "split": ("H200", f"{HOPPER},split=6", {"epilogue": epilogues.bias_gelu}),
     "split, many parts, swapped": ("H200", f"{SWAPPED},split=40", {"epilogue": epilogues.swiglu}),
     "split in clusters": ("H200", f"{CLUSTERED},split=4", {"epilogue": epilogues.bias_swiglu}),
-    "split in clusters and beyond, copies": ("H200", f"{CLUSTERED},split=12,pad=ab", {"align": 2}),
-    "split, in any order": ("H200", f"{HOPPER},split=6,reduction=atomic", {"epilogue": epilogues.bias_gelu}),
+    "split in clusters and beyond, in any order": ("H200", f"{CLUSTERED},split=12,reduction=atomic", {}),
     "copies": ("H200", f"{HOPPER},pad=ab", {"align": 2}),
     "both": ("H200", f"{HOPPER},split=3,pad=ab", {"align": 4, "layout": "tn"}),
     "sm_80, both": ("A100", f"{OLDER},split=4,pad=ab", {"align": 2, "layout": "nn"}),

@@ -20,13 +20,14 @@ from tests.semantics.inputs import BF16, FP32, in_nan, randn
 
 pytestmark = pytest.mark.gpu
 
-#: `small_m` serves few rows, and has `test_small_m` for its own; those for pieces have `test_pieces`, and kernels that
-#: nvcc compiles, for up to a minute each, `test_cutlass_cpp`.
+#: `small_m` serves few rows, and has `test_small_m` for its own; those for pieces have `test_pieces`, those that split
+#: K over a cluster `test_cluster_sum`, and kernels that nvcc compiles, for up to a minute each, `test_cutlass_cpp`.
 CONFIGURATIONS = {
     f"{family.name}:{config}": (family, config)
     for family in FAMILIES.values()
     for config in family.configs
-    if family.name not in ("small_m", "cutlass_cpp") and getattr(config, "pieces", 1) == 1
+    if family.name not in ("small_m", "cutlass_cpp")
+    and getattr(config, "pieces", 1) == getattr(config, "cluster_k", 1) == 1
 }
 #: In most problems below A and B are K-major and D N-major, all of one dtype at 16 bytes: one kernel a configuration
 #: serves them. The other layouts have kernels of their own.

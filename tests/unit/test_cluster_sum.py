@@ -43,7 +43,7 @@ def places(config: WgmmaConfig, columns: int) -> Iterator[tuple[int, int, int, i
 def test_each_block_adds_up_its_columns_of_all_parts(config: WgmmaConfig) -> None:
     ranks, held = config.cluster_k, config.accumulators // config.cluster_k
     random = np.random.default_rng(0)
-    tiles = random.integers(-99, 99, (ranks, config.tile_m, config.tile_n))
+    tiles = random.integers(-99, 99, (ranks, 2 * config.group_m, config.tile_n))  # one of each consumer, or of both
     registers = np.zeros((ranks, 256, config.accumulators), int)
     for thread, register, row, column in places(config, config.tile_n):
         registers[:, thread, register] = tiles[:, row, column]
@@ -105,8 +105,8 @@ def test_parts_of_a_cluster_need_no_workspace() -> None:
 def test_a_pin_says_how_many_parts_a_cluster_adds_up() -> None:
     assert parse_pin(PIN).asked.split == 2
     assert parse_pin(f"{PIN},split=6").asked.split == 6
-    assert [config.cluster_k for config in parse_pin("sm90_wgmma:cluster=1x1x8").configs] == [8]
-    assert parse_pin("sm90_wgmma:cluster=1x1x8").asked.split is None
+    assert [config.cluster_k for config in parse_pin("sm90_wgmma:cluster=2x1x4").configs] == [4]
+    assert parse_pin("sm90_wgmma:cluster=2x1x4").asked.split is None
     for config in CLUSTERED:
         pin = parse_pin(f"{FAMILY.name}:{config}")
         assert (pin.configs, pin.asked.split) == ((config,), config.split)
@@ -115,7 +115,7 @@ def test_a_pin_says_how_many_parts_a_cluster_adds_up() -> None:
 def test_a_number_of_parts_is_that_of_all() -> None:
     made = plan(512, 512, 16384, arch="H200", split_k=8)
     found = {c.config.cluster_k for c in made.candidates if c.family == FAMILY.name and c.refusal is None}
-    assert found == {1, 2, 4, 8}
+    assert found == {1, 2, 4}
     assert {c.config.split for c in made.candidates if c.refusal is None} == {8}
     reasons = {c.refusal.reason for c in plan(512, 512, 16384, arch="H200", split_k=6).candidates if c.refusal}
     assert "split=6: must be a multiple of 4, for cluster 1x1x4 adds up 4 parts at a time" in reasons
@@ -130,7 +130,6 @@ def test_what_breaks_a_rule_is_refused_by_name() -> None:
     assert refusal(problem, FAMILY, good, H200) is None
     broken = {
         "split=3: must be a multiple of 2, for cluster 1x1x2 adds up 2 parts at a time": replace(good, split=3),
-        "schedule=pingpong: cluster 1x1x2 wants consumers that share a tile": replace(good, pingpong=True),
         "tile_n=48: cluster 1x1x2 shares out multiples of 16 columns": replace(good, tile_n=48),
         "cluster 2x2x4: 16 blocks, and at most 8 are portable": replace(
             good, cluster_m=2, cluster_n=2, cluster_k=4, split=4
@@ -142,11 +141,11 @@ def test_what_breaks_a_rule_is_refused_by_name() -> None:
     for text, config in broken.items():
         reason = refusal(problem, FAMILY, config, H200)
         assert reason is not None and text in reason.reason, reason
-    narrow = replace(problem, signature=replace(problem.signature, outputs=(Access("bf16", "n", 2),)))
-    eight = next(config for config in CLUSTERED if config.cluster_k == 8)
-    reason = refusal(narrow, FAMILY, eight, H200)
+    apart = replace(problem, signature=replace(problem.signature, outputs=(Access("bf16", "strided", 2),)))
+    four = next(config for config in CLUSTERED if config.cluster_k == 4 and config.tile_n == 64)
+    reason = refusal(apart, FAMILY, four, H200)
     assert reason is not None
-    assert reason.reason == "tile_n=128 in 8 shares: must be a multiple of 256 where outputs leave from registers"
+    assert reason.reason == "tile_n=64 in 4 shares: must be a multiple of 128 where outputs leave from registers"
     with pytest.raises(ShapeError, match="split=3: must be a multiple of 2"):
         plan(512, 512, 4096, arch="H200", kernel=f"{PIN},split=3")
     with pytest.raises(UnsupportedArchitectureError, match="split=2: K has 1 steps of 64"):

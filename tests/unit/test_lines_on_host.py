@@ -38,7 +38,9 @@ def _store_if(condition: cutlass.Boolean, address: Int64, bits: Any) -> None:
 
 
 @cute.jit
-def _copy(signature: cutlass.Constexpr, slots: Int64, out: Int64, m: Int32, n: Int32, pitch: Int64, unit: Int32) -> None:
+def _copy(
+    signature: cutlass.Constexpr, slots: Int64, out: Int64, m: Int32, n: Int32, pitch: Int64, unit: Int32
+) -> None:
     plan = staging(signature, COLUMNS, COLUMNS)
     across = "n" if signature.outputs[0].major == "m" else "m"
     values = {"m": m, "n": n, "ptr.out0": out, f"stride.out0.{across}": pitch}
@@ -82,7 +84,8 @@ def test_a_tile_is_copied(dtype: str, major: str, align: int, monkeypatch: pytes
                     if row + i < m and column + j < n:
                         at = unit % SLOTS * SLOT_BYTES + box.byte_offset(i, j)
                         slots[base + at // box.itemsize] = tile[row + i, column + j]
-            view[row : row + BAND, column : column + box.columns] = tile[row : row + BAND, column : column + box.columns]
+            places = slice(row, row + BAND), slice(column, column + box.columns)
+            view[places] = tile[places]
             addresses = slots.data_ptr() + base * box.itemsize, memory.data_ptr() + start * box.itemsize
             copy(*map(Int64, addresses), Int32(m), Int32(n), Int64(pitch), Int32(unit))
         assert torch.equal(memory, expected)

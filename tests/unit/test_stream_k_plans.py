@@ -53,6 +53,7 @@ def test_other_gpus_have_cutlass() -> None:
     ("pin", "keywords", "error", "text"),
     [
         (f"{PINGPONG},split=stream", {}, UnsupportedArchitectureError, "split=stream: .*cooperative .* ping-pong"),
+        (f"{PIN},split=stream,reduction=atomic", {}, ArgumentError, "reduction=atomic: .*no sums of parts are left"),
         (f"{PIN},split=stream", {"split_k": 2}, ArgumentError, "split_k=2 and kernel=.*which has split=stream"),
         (PIN, {"split_k": "stream"}, ArgumentError, "split_k='stream' and kernel=.*which has split=1"),
         ("sm80_multistage:split=stream", {}, ArgumentError, "split=stream: expected a positive number of parts"),
