@@ -2,9 +2,10 @@
 and on 8 bits only.
 
 A tile's row of 128 bytes holds 32 numbers instead of 64, and an instruction multiplies 8 along K instead of 16: so
-descriptors, the steps from block to block and the accumulators' fragment are those of bf16. It takes no transposed
-operand, and no notice of the 13 low bits of a number: it would cut off what fp32 has more than TF32. So TMA rounds, to
-nearest, as it brings a tile: its descriptor says that shared memory holds TF32 (`ROUNDED`).
+descriptors, the steps from block to block and the accumulators' fragment are those of bf16. It transposes no operand:
+an A that lies along M comes from registers, where each number has a place of its own. And it takes no notice of the 13
+low bits of a number: it would cut off what fp32 has more than TF32. So TMA rounds, to nearest, as it brings a tile: its
+descriptor says that shared memory holds TF32 (`ROUNDED`).
 """
 
 from __future__ import annotations
