@@ -62,10 +62,9 @@ def gemm(
         split_k: into how many parts K is split, to be computed side by side and added up: a number up to that of the
             kernel's steps along K; "auto", which leaves it to the planner; or "stream", for equal shares of the
             steps for every block, whichever tiles they are of (`sm90_wgmma` and `cutlass_cpp` have it).
-        padding: what becomes of an `a` or `b` that is not contiguous along a dimension and aligned to 16 bytes, or, in
-            TF32 on Hopper, not contiguous along K: "predicate" has the kernel read it as it is, "copy" has it copied
-            into aligned rows first, and "auto" leaves it to the planner. `out` is written where it is, whatever its
-            alignment.
+        padding: what becomes of an `a` or `b` that is not contiguous along a dimension (for some kernels, along K) and
+            aligned to 16 bytes: "predicate" has the kernel read it as it is, "copy" has it copied into aligned rows
+            first, and "auto" leaves it to the planner. `out` is written where it is, whatever its alignment.
         deterministic: True has the same inputs give the same bits, every time. False lets the planner also choose
             kernels that add up parts of K in no fixed order, which differ from time to time by roundings of fp32.
         batch_invariant: True is not available yet.

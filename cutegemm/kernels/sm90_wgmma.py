@@ -39,7 +39,9 @@ Pieces (`precision="bf16x6"`, `"bf16x9"`; see `pieces`): a stage holds all piece
 While one consumer adds, the other multiplies.
 
 TF32 (`bits` 32): tiles of fp32, half as deep, that TMA rounds to TF32 as it brings them and wgmma (`tf32_wgmma`)
-multiplies 8 deep at a time; it reads both operands along K only.
+multiplies 8 deep at a time; it reads operands in shared memory along K only. An M-major A passes through registers:
+    for each k-tile:  wait full[s]; load the rows of A; 4 wgmma; wait for them; signal empty[s]
+While one consumer loads, the other multiplies.
 
 CTAs are launched once for the whole GPU and walk the tiles in groups of `raster` tile rows or columns. Edges are TMA's:
 what lies outside a matrix arrives as zeros.
@@ -141,6 +143,11 @@ class WgmmaGemm:
     def _oriented(self, v: dict[str, Any]) -> dict[str, Any]:
         """The arguments by the names that they have in that problem."""
         return abi.transposed(v) if self.config.swap_ab else v
+
+    @property
+    def _a_in_registers(self) -> bool:
+        """Whether A passes through registers, as TF32 that lies along M has to."""
+        return self.config.bits == 32 and self._solved.a.major != "k"
 
     @property
     def _staging(self) -> Staging | None:
@@ -254,9 +261,11 @@ class WgmmaGemm:
             part = Int32(0) if cutlass.const_expr(cfg.pingpong) else consumer
             view_a = cute.local_tile(smem_a, (rows, cfg.tile_k, cfg.stages * cfg.pieces), (part, 0, 0))
             mma = self._mma()
-            slice_mma = mma.get_slice(0)
-            fragment_a = mma.make_fragment_A(slice_mma.partition_A(view_a))
-            fragment_b = mma.make_fragment_B(slice_mma.partition_B(smem_b))
+            slice_mma = mma.get_slice(tid % WARPGROUP if cutlass.const_expr(self._a_in_registers) else 0)
+            fragment_a = slice_mma.partition_A(view_a)
+            if cutlass.const_expr(not self._a_in_registers):
+                fragment_a = mma.make_fragment_A(fragment_a)
+            fragment_b = mma.make_fragment_B(mma.get_slice(0).partition_B(smem_b))
             accumulators = mma.make_fragment_C(mma.partition_shape_C((rows, cfg.tile_n)))
 
             # Which CTA's empty barrier this lane signals: every CTA that multicasts into this one's stages.
@@ -275,6 +284,8 @@ class WgmmaGemm:
                     cute.arch.barrier_arrive(barrier_id=1, number_of_threads=2 * WARPGROUP)
             mine = cutlass.max(0, (total - tile + stride - 1) // stride)
             multiply = self._multiply if cutlass.const_expr(cfg.pieces == 1) else self._multiply_pieces
+            if cutlass.const_expr(self._a_in_registers):
+                multiply = self._multiply_turned
             fixup: Any = None
             if cutlass.const_expr(cfg.stream):
                 fixup = Fixup(cfg, v["ptr.workspace"], blocks, consumer, tid % WARPGROUP)
@@ -316,7 +327,8 @@ class WgmmaGemm:
 
     def _mma(self) -> Any:
         if self.config.bits == 32:
-            return cute.make_tiled_mma(tf32_wgmma.MmaTF32Op(self.config.tile_n), cute.make_layout((1, 1, 1)))
+            op = tf32_wgmma.MmaTF32Op(self.config.tile_n, self._a_in_registers)
+            return cute.make_tiled_mma(op, cute.make_layout((1, 1, 1)))
         a, b = self._solved.a, self._solved.b
         major = cute.nvgpu.OperandMajorMode
         op = warpgroup.MmaF16BF16Op(
@@ -435,6 +447,33 @@ class WgmmaGemm:
         warpgroup.wait_group(0)
         if lane < peers:
             self._release(empty + previous, peer, peers)
+        return accumulators
+
+    @cute.jit
+    def _multiply_turned(self, mma: Any, accumulators: Any, shared_a: Any, fragment_b: Any, full: Any, empty: Any,
+                         stage: Int32, phase: Int32, k_tiles: Int32, lane: Int32, peer: Int32,
+                         peers: cutlass.Constexpr, consumer: Int32) -> Any:  # fmt: skip
+        cfg = self.config
+        mma.set(warpgroup.Field.ACCUMULATE, True)
+        accumulators.fill(0.0)
+        registers = mma.make_fragment_A(shared_a[None, None, None, 0].layout.shape)
+        for _ in cutlass.range(k_tiles, unroll=1):
+            cute.arch.mbarrier_wait(full + stage, phase)
+            tf32_wgmma.load(shared_a[None, None, None, stage], registers)
+            warpgroup.fence()
+            for block in cutlass.range_constexpr(cfg.k_blocks):
+                cute.gemm(mma, accumulators, registers[None, None, block], fragment_b[None, None, block, stage],
+                          accumulators)  # fmt: skip
+            warpgroup.commit_group()
+            warpgroup.wait_group(0)
+            if lane < peers:
+                self._release(empty + stage, peer, peers)
+            stage = stage + 1
+            if stage == cfg.stages:
+                stage = Int32(0)
+                phase = phase ^ 1
+        if cutlass.const_expr(cfg.pingpong):  # the other group's turn
+            cute.arch.barrier_arrive(barrier_id=2 - consumer, number_of_threads=2 * WARPGROUP)
         return accumulators
 
     @cute.jit

@@ -1,4 +1,4 @@
-"""Copies of fp32 operands that lie along M or N, in aligned rows along K: what TF32's wgmma reads.
+"""Copies of fp32 operands that lie along M or N, in aligned rows along K: what TF32's wgmma reads in shared memory.
 
 A block turns tiles of 64 rows x 64 of K in shared memory. Each thread loads 4 numbers that follow each other along K in
 16 places, warps along M or N, 128 bytes of a line at a time whatever its alignment is; it puts each four down as one

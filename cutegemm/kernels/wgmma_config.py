@@ -98,6 +98,14 @@ class WgmmaConfig:
         return self.bits // 8
 
     @property
+    def along_k(self) -> str:
+        """The operands that are read along K only: TF32's instruction takes no transposed one, but A (B with `swap_ab`)
+        may pass through registers, where consumers that share a tile can load in turns."""
+        if self.itemsize == OPERAND_BYTES:
+            return ""
+        return "ab" if self.pingpong else "a" if self.swap_ab else "b"
+
+    @property
     def row_bytes(self) -> int:
         """Bytes of a row of a K-major tile."""
         return self.tile_k * self.itemsize
@@ -236,8 +244,8 @@ OF_PIECES: tuple[WgmmaConfig, ...] = (
     WgmmaConfig(128, 32, stages=6, tile_k=32, pieces=3, swap_ab=True),
 )
 
-#: Those for fp32 operands in TF32: a stage has as many bytes as one of 16-bit operands, and half as many of K. Both
-#: operands are K-major.
+#: Those for fp32 operands in TF32: a stage has as many bytes as one of 16-bit operands, and half as many of K. Large
+#: ones with `swap_ab` are for an N-major B (see `along_k`).
 OF_TF32: tuple[WgmmaConfig, ...] = (
     WgmmaConfig(128, 256, stages=4, cluster_m=2, tile_k=32, raster=16, bits=32),
     WgmmaConfig(128, 256, stages=4, cluster_n=2, tile_k=32, walk="n", bits=32),
@@ -256,6 +264,11 @@ OF_TF32: tuple[WgmmaConfig, ...] = (
     WgmmaConfig(128, 64, stages=8, tile_k=32, bits=32),
     WgmmaConfig(64, 128, stages=8, tile_k=32, pingpong=True, bits=32),
     WgmmaConfig(64, 64, stages=8, tile_k=32, pingpong=True, bits=32),
+    WgmmaConfig(128, 256, stages=4, cluster_m=2, tile_k=32, raster=16, swap_ab=True, bits=32),
+    WgmmaConfig(128, 256, stages=4, tile_k=32, swap_ab=True, bits=32),
+    WgmmaConfig(256, 128, stages=4, cluster_n=2, tile_k=32, swap_ab=True, bits=32),
+    WgmmaConfig(128, 192, stages=4, tile_k=32, swap_ab=True, bits=32),
+    WgmmaConfig(128, 128, stages=6, tile_k=32, swap_ab=True, bits=32),
     WgmmaConfig(128, 64, stages=7, tile_k=32, swap_ab=True, bits=32),
     WgmmaConfig(128, 32, stages=9, tile_k=32, swap_ab=True, bits=32),
     WgmmaConfig(64, 16, stages=16, tile_k=32, pingpong=True, swap_ab=True, bits=32),

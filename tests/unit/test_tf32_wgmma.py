@@ -19,6 +19,8 @@ from cutegemm.problem import Access
 FAMILY = FAMILIES["sm90_wgmma"]
 H200 = lookup("H200")
 PIN = f"sm90_wgmma:{OF_TF32[0]}"
+SWAPPED = f"sm90_wgmma:{next(config for config in OF_TF32 if config.swap_ab)}"
+ALTERNATING = f"sm90_wgmma:{next(config for config in OF_TF32 if config.pingpong)}"
 OLDER = "sm80_multistage:tile=64x64x32,stages=4,warps=2x2,bits=32"
 
 
@@ -27,14 +29,16 @@ def problem(m: int = 4096, n: int = 4096, k: int = 4096, **keywords: Any) -> Any
 
 
 @pytest.mark.parametrize("gpu", ["H200", "H100 SXM", "H100 PCIe"])
-@pytest.mark.parametrize(("layout", "pad"), [("nt", "no"), ("nn", "b"), ("tt", "a"), ("tn", "ab")])
-def test_hopper_multiplies_tf32_by_wgmma(gpu: str, layout: str, pad: str) -> None:
+@pytest.mark.parametrize(("layout", "copies"), [("nt", 0), ("nn", 0), ("tt", 0), ("tn", 1)])
+def test_hopper_multiplies_tf32_by_wgmma(gpu: str, layout: str, copies: int) -> None:
     made = plan(4096, 4096, 2048, dtype="fp32", precision="tf32", layout=layout, arch=gpu)
     options = made.config.options()
-    assert (made.family, options["bits"], options["pad"], made.measured) == ("sm90_wgmma", "32", pad, 0)
+    assert (made.family, options["bits"], made.measured) == ("sm90_wgmma", "32", 0)
+    assert len(workspace.operands(options["pad"])) == copies
+    assert layout != "nn" or options["swap_ab"] == "yes"
     estimates = [c.estimate for c in made.candidates if c.family == "sm80_multistage" and c.estimate is not None]
     assert made.us < min(estimate.us for estimate in estimates)
-    assert made.workspace == 4 * 2048 * 4096 * (0 if pad == "no" else len(pad))
+    assert made.workspace == 4 * 2048 * 4096 * copies
 
 
 def test_what_is_not_aligned_is_copied_too() -> None:
@@ -48,17 +52,24 @@ def test_other_gpus_and_other_precisions_have_their_own() -> None:
     assert plan(4096, 4096, 4096, dtype="fp32", precision="bf16x6", arch="H200").config.options()["bits"] == "16"
 
 
-@pytest.mark.parametrize(("layout", "name"), [("nn", "b"), ("tt", "a")])
-def test_operands_along_m_or_n_are_refused_by_name_where_they_may_not_be_copied(layout: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("layout", "kernel", "name"),
+    [("nn", PIN, "b"), ("tt", SWAPPED, "a"), ("tt", ALTERNATING, "a"), ("nn", ALTERNATING, "b"), ("tn", PIN, "b")],
+)
+def test_operands_along_m_or_n_are_refused_by_name_where_they_may_not_be_copied(
+    layout: str, kernel: str, name: str
+) -> None:
     text = f"{name} is [mn]-major: TF32's wgmma reads K-major operands: pad={name} would copy it"
-    for keywords in ({"kernel": PIN}, {"kernel": "sm90_wgmma", "padding": "predicate"}):
-        with pytest.raises(UnsupportedArchitectureError, match=text):
-            plan(256, 256, 256, dtype="fp32", precision="tf32", layout=layout, arch="H200", **keywords)
-    as_it_is = plan(4096, 4096, 4096, dtype="fp32", precision="tf32", layout=layout, arch="H200", padding="predicate")
-    assert as_it_is.family == "sm80_multistage"
-    swapped = next(config for config in OF_TF32 if config.swap_ab)
-    found = refusal(problem(layout=layout), FAMILY, swapped, H200)
-    assert found is not None and found.reason.startswith(f"{name} is ")
+    with pytest.raises(UnsupportedArchitectureError, match=text):
+        plan_problem(problem(layout=layout), H200, kernel=kernel)
+
+
+def test_one_operand_passes_through_registers() -> None:
+    for layout, kernel in (("tt", PIN), ("nn", SWAPPED)):
+        assert plan_problem(problem(layout=layout), H200, kernel=kernel).kernel == kernel
+    made = plan_problem(problem(layout="tn"), H200, padding="predicate")
+    assert made.family == "sm80_multistage"
+    assert [config.along_k for config in (OF_TF32[0], WgmmaConfig(128, 128, 4))] == ["b", ""]
 
 
 def test_only_copies_that_help_are_made() -> None:
@@ -69,12 +80,12 @@ def test_only_copies_that_help_are_made() -> None:
         plan_problem(problem(layout="nn"), H200, kernel=f"{OLDER},pad=b")
     made = plan_problem(problem(layout="nn"), H200, kernel=OLDER, padding="copy")
     assert made.config.options()["pad"] == "no"
-    made = plan_problem(problem(layout="nn"), H200, kernel="sm90_wgmma", padding="copy")
+    made = plan_problem(problem(layout="nn"), H200, kernel="sm90_wgmma:schedule=pingpong,bits=32", padding="copy")
     assert made.config.options()["pad"] == "b"
 
 
 def test_a_function_of_a_c_library_has_no_memory_to_copy_to() -> None:
-    assert plan_problem(problem(layout="nn"), H200, workspace=False).family == "sm80_multistage"
+    assert plan_problem(problem(layout="tn"), H200, workspace=False).family == "sm80_multistage"
     assert plan_problem(problem(m=4104), H200, workspace=False).family == "sm90_wgmma"
 
 
