@@ -261,11 +261,13 @@ class WgmmaGemm:
             part = Int32(0) if cutlass.const_expr(cfg.pingpong) else consumer
             view_a = cute.local_tile(smem_a, (rows, cfg.tile_k, cfg.stages * cfg.pieces), (part, 0, 0))
             mma = self._mma()
-            slice_mma = mma.get_slice(tid % WARPGROUP if cutlass.const_expr(self._a_in_registers) else 0)
-            fragment_a = slice_mma.partition_A(view_a)
-            if cutlass.const_expr(not self._a_in_registers):
-                fragment_a = mma.make_fragment_A(fragment_a)
-            fragment_b = mma.make_fragment_B(mma.get_slice(0).partition_B(smem_b))
+            slice_mma = mma.get_slice(0)
+            fragment_a: Any = None
+            if cutlass.const_expr(self._a_in_registers):
+                fragment_a = tf32_wgmma.Fragments.of(view_a, cfg, tid % WARPGROUP)
+            else:
+                fragment_a = mma.make_fragment_A(slice_mma.partition_A(view_a))
+            fragment_b = mma.make_fragment_B(slice_mma.partition_B(smem_b))
             accumulators = mma.make_fragment_C(mma.partition_shape_C((rows, cfg.tile_n)))
 
             # Which CTA's empty barrier this lane signals: every CTA that multicasts into this one's stages.
@@ -450,30 +452,49 @@ class WgmmaGemm:
         return accumulators
 
     @cute.jit
-    def _multiply_turned(self, mma: Any, accumulators: Any, shared_a: Any, fragment_b: Any, full: Any, empty: Any,
-                         stage: Int32, phase: Int32, k_tiles: Int32, lane: Int32, peer: Int32,
+    def _multiply_turned(self, mma: Any, accumulators: Any, fragments: cutlass.Constexpr, fragment_b: Any, full: Any,
+                         empty: Any, stage: Int32, phase: Int32, k_tiles: Int32, lane: Int32, peer: Int32,
                          peers: cutlass.Constexpr, consumer: Int32) -> Any:  # fmt: skip
         cfg = self.config
         mma.set(warpgroup.Field.ACCUMULATE, True)
         accumulators.fill(0.0)
-        registers = mma.make_fragment_A(shared_a[None, None, None, 0].layout.shape)
-        for _ in cutlass.range(k_tiles, unroll=1):
-            cute.arch.mbarrier_wait(full + stage, phase)
-            tf32_wgmma.load(shared_a[None, None, None, stage], registers)
-            warpgroup.fence()
+        registers = mma.make_fragment_A(mma.partition_shape_A((cfg.group_m, cfg.tile_k)))
+        cute.arch.mbarrier_wait(full + stage, phase)
+        for block in cutlass.range_constexpr(tf32_wgmma.AHEAD):
+            fragments.load(registers, block, stage)
+        previous = stage
+        for k in cutlass.range(k_tiles, unroll=1):
+            following = stage + 1
+            if following == cfg.stages:
+                following = Int32(0)
+                phase = phase ^ 1
             for block in cutlass.range_constexpr(cfg.k_blocks):
+                warpgroup.fence()
                 cute.gemm(mma, accumulators, registers[None, None, block], fragment_b[None, None, block, stage],
                           accumulators)  # fmt: skip
-            warpgroup.commit_group()
-            warpgroup.wait_group(0)
-            if lane < peers:
-                self._release(empty + stage, peer, peers)
-            stage = stage + 1
-            if stage == cfg.stages:
-                stage = Int32(0)
-                phase = phase ^ 1
+                warpgroup.commit_group()
+                # The fragment's place is that of wgmmas before the last two groups. Behind the last k-tile nothing is
+                # waited for, and what is loaded is not used.
+                ahead = block + tf32_wgmma.AHEAD
+                if cutlass.const_expr(ahead == cfg.k_blocks):
+                    if k + 1 < k_tiles:
+                        cute.arch.mbarrier_wait(full + following, phase)
+                if cutlass.const_expr(ahead < cfg.k_blocks):
+                    fragments.load(registers, ahead, stage)
+                else:
+                    fragments.load(registers, ahead - cfg.k_blocks, following)
+                warpgroup.wait_group(1)
+                if cutlass.const_expr(block == 0):
+                    if k > 0:
+                        if lane < peers:
+                            self._release(empty + previous, peer, peers)
+            previous = stage
+            stage = following
         if cutlass.const_expr(cfg.pingpong):  # the other group's turn
             cute.arch.barrier_arrive(barrier_id=2 - consumer, number_of_threads=2 * WARPGROUP)
+        warpgroup.wait_group(0)
+        if lane < peers:
+            self._release(empty + previous, peer, peers)
         return accumulators
 
     @cute.jit

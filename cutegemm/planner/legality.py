@@ -87,18 +87,23 @@ def product(problem: Problem, family: Family[Any], config: Any) -> Problem:
     )
 
 
-def needed_copies(problem: Problem, config: Any = None) -> Pad:
-    """The operands that an aligned copy would help, or that `config` reads along K only: none of those that pieces are
-    made of."""
+def needed_copies(problem: Problem, turned: str = "") -> Pad:
+    """The operands that an aligned copy would help, those of `turned` also by lying along K: none of those that pieces
+    are made of."""
     if problem.k == 0 or pieces.emulated(problem.signature):
         return "no"
-    names = "".join(name for name in "ab" if _copy_helps(problem.signature, name, config))
+    names = "".join(name for name in "ab" if _copy_helps(problem.signature, name, turned))
     return names or "no"  # type: ignore[return-value]
 
 
-def _copy_helps(signature: Signature, name: str, config: Any) -> bool:
+def turned(config: Any) -> str:
+    """The operands that `config` may have turned along K."""
+    return str(getattr(config, "turned", ""))
+
+
+def _copy_helps(signature: Signature, name: str, turned: str) -> bool:
     access: Access = getattr(signature, name)
-    return not workspace.aligned(access) or (name in getattr(config, "along_k", "") and access.major != "k")
+    return not workspace.aligned(access) or (name in turned and access.major != "k")
 
 
 def extent_refusal(problem: Problem, rows: int, columns: int, depth: int) -> Refusal | None:
@@ -231,7 +236,7 @@ def surroundings_refusal(problem: Problem, family: Family[Any], config: Any, ask
     if emulated and config.pad != "no":
         return Refusal("padding", f"pad={config.pad}: the pieces of a and b are aligned copies as they are")
     for name in workspace.copied(problem.signature, config.pad):
-        if not emulated and not _copy_helps(problem.signature, name, config):
+        if not emulated and not _copy_helps(problem.signature, name, turned(config)):
             return Refusal("padding", f"pad={config.pad}: {name} is aligned to 16 bytes as it is")
         across, along = workspace.rows(name, getattr(problem.signature, name), problem.signature.precision)
         lines, length = getattr(problem, across), getattr(problem, along)

@@ -32,6 +32,7 @@ from cutegemm.kernels.stream_k import clusters_of, streamed
 from cutegemm.kernels.wgmma_config import (
     CONSUMERS,
     INSTRUCTION_M,
+    MAX_ACCUMULATORS,
     SWIZZLE_BYTES,
     WARPGROUP,
     WgmmaConfig,
@@ -55,7 +56,6 @@ _TF32_BITS = 32
 _SWIZZLE_ROWS = 8  # after which it repeats
 _INSTRUCTION_N_MAX = 256  # columns of one wgmma
 _UNIT_COLUMNS, _EPILOGUE_COLUMNS = 16, 32  # that the epilogue takes at a time, through shared memory and not
-_MAX_ACCUMULATORS = 192  # of a consumer's 232 registers
 
 #: Share of the peak at which k-steps follow each other while power is not the limit (fitted).
 TENSOR_RATE = 0.91
@@ -69,7 +69,7 @@ SETUP_US = 0.4
 #: Least SM clocks of a step along K: a barrier is waited for and four wgmmas are issued (estimated).
 STEP_CLOCKS = 128
 #: SM clocks of such a step that no products hide where a tile of TF32 passes through registers (estimated).
-REGISTER_CLOCKS = 64
+REGISTER_CLOCKS = 16
 #: Bytes that an SM fetches from L2, or leaves there, in a clock (estimated).
 SM_BYTES_PER_CLK = 64
 #: Bytes that a block takes from its cluster's other blocks in a clock, and the clocks before the first (estimated).
@@ -197,8 +197,8 @@ def _tile_refusal(config: WgmmaConfig) -> Refusal | None:
     held, what = config.accumulators, "accumulators"
     if config.pieces > 1:
         held, what = 2 * held, "accumulators and sums"
-    if held > _MAX_ACCUMULATORS:
-        reason = f"{held} {what} a thread: more than {_MAX_ACCUMULATORS} leave too few registers"
+    if held > MAX_ACCUMULATORS:
+        reason = f"{held} {what} a thread: more than {MAX_ACCUMULATORS} leave too few registers"
         return Refusal("registers", reason)
     # A GPU may have no room for a larger cluster.
     if config.cluster_size > MAX_CLUSTER:
