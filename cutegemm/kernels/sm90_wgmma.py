@@ -464,7 +464,7 @@ class WgmmaGemm:
             fragments.load(registers, block, stage)
         previous = stage
         for k in cutlass.range(k_tiles, unroll=1):
-            following = stage + 1
+            source, following = stage, stage + 1
             if following == cfg.stages:
                 following = Int32(0)
                 phase = phase ^ 1
@@ -473,16 +473,13 @@ class WgmmaGemm:
                 cute.gemm(mma, accumulators, registers[None, None, block], fragment_b[None, None, block, stage],
                           accumulators)  # fmt: skip
                 warpgroup.commit_group()
-                # The fragment's place is that of wgmmas before the last two groups. Behind the last k-tile nothing is
-                # waited for, and what is loaded is not used.
+                # The wgmmas that read the place of the fragment that is loaded were waited for a block ago.
                 ahead = block + tf32_wgmma.AHEAD
                 if cutlass.const_expr(ahead == cfg.k_blocks):
                     if k + 1 < k_tiles:
                         cute.arch.mbarrier_wait(full + following, phase)
-                if cutlass.const_expr(ahead < cfg.k_blocks):
-                    fragments.load(registers, ahead, stage)
-                else:
-                    fragments.load(registers, ahead - cfg.k_blocks, following)
+                        source = following  # else what is loaded once more is not used
+                fragments.load(registers, ahead % cfg.k_blocks, source)
                 warpgroup.wait_group(1)
                 if cutlass.const_expr(block == 0):
                     if k > 0:

@@ -82,7 +82,7 @@ class Fragments:
         def source(half: int, turn: int) -> Any:
             row, column = loaded(lane, turn)
             address = begin + 4 * place(16 * warp + 8 * half + row, column, depth)
-            return cute.make_tensor(cute.make_ptr(Float32, address, cute.AddressSpace.smem, assumed_align=4), layout)
+            return cute.make_tensor(cute.make_ptr(Float32, address, tiles.memspace, assumed_align=4), layout)
 
         return cls(((source(0, 0), source(0, 1)), (source(1, 0), source(1, 1))), Boolean(lane & 1))
 
