@@ -155,8 +155,8 @@ def prepare_weight(weight: Tensor) -> Tensor:
     A weight whose rows are not multiples of 16 bytes, or that is contiguous along neither dimension, is copied by
     every call that multiplies by it, or read slowly; a copy made once saves that. Like `weight` it is a tensor of
     shape (…, N, K), contiguous along K, its rows apart by a multiple of 16 bytes: `gemm(x, prepare_weight(w).mT)`.
-    In TF32 on Hopper a weight that is contiguous along N is copied along K by every call, and so is what this gives
-    for one that is aligned: keep it contiguous along K.
+    In TF32 on Hopper calls may copy a weight that is contiguous along N along K, and so what this gives for one that is
+    aligned: keep it contiguous along K.
     Raises `ShapeError` for fewer than 2 dimensions and `ArgumentError` for what is no tensor.
     """
     dense_tensor("weight", weight)

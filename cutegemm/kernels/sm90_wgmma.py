@@ -39,9 +39,8 @@ Pieces (`precision="bf16x6"`, `"bf16x9"`; see `pieces`): a stage holds all piece
 While one consumer adds, the other multiplies.
 
 TF32 (`bits` 32): tiles of fp32, half as deep, that TMA rounds to TF32 as it brings them and wgmma (`tf32_wgmma`)
-multiplies 8 deep at a time; it reads operands in shared memory along K only. An M-major A passes through registers:
-    for each k-tile:  wait full[s]; load the rows of A; 4 wgmma; wait for them; signal empty[s]
-While one consumer loads, the other multiplies.
+multiplies 8 deep at a time; it reads operands in shared memory along K only. An M-major A passes through registers,
+with a main loop of its own (`tf32_registers`).
 
 CTAs are launched once for the whole GPU and walk the tiles in groups of `raster` tile rows or columns. Edges are TMA's:
 what lies outside a matrix arrives as zeros.
@@ -79,7 +78,17 @@ from cutlass import Float32, Int32, Int64, Uint8
 from cutlass.cute.nvgpu import cpasync, warpgroup
 from cutlass.memory import SmemAllocator
 
-from cutegemm.kernels import abi, pieces, stream_k, surroundings, tf32_wgmma, tma, wgmma_epilogue, workspace
+from cutegemm.kernels import (
+    abi,
+    pieces,
+    stream_k,
+    surroundings,
+    tf32_registers,
+    tf32_wgmma,
+    tma,
+    wgmma_epilogue,
+    workspace,
+)
 from cutegemm.kernels.cluster_sum import ClusterSum
 from cutegemm.kernels.cute_types import NUMERIC
 from cutegemm.kernels.fixup import Fixup
@@ -264,7 +273,7 @@ class WgmmaGemm:
             slice_mma = mma.get_slice(0)
             fragment_a: Any = None
             if cutlass.const_expr(self._a_in_registers):
-                fragment_a = tf32_wgmma.Fragments.of(view_a, cfg, tid % WARPGROUP)
+                fragment_a = tf32_registers.Fragments.of(view_a, cfg, tid % WARPGROUP)
             else:
                 fragment_a = mma.make_fragment_A(slice_mma.partition_A(view_a))
             fragment_b = mma.make_fragment_B(slice_mma.partition_B(smem_b))
@@ -287,7 +296,7 @@ class WgmmaGemm:
             mine = cutlass.max(0, (total - tile + stride - 1) // stride)
             multiply = self._multiply if cutlass.const_expr(cfg.pieces == 1) else self._multiply_pieces
             if cutlass.const_expr(self._a_in_registers):
-                multiply = self._multiply_turned
+                multiply = tf32_registers.Mainloop(cfg).multiply
             fixup: Any = None
             if cutlass.const_expr(cfg.stream):
                 fixup = Fixup(cfg, v["ptr.workspace"], blocks, consumer, tid % WARPGROUP)
@@ -438,7 +447,7 @@ class WgmmaGemm:
             warpgroup.wait_group(1)
             if k > 0:
                 if lane < peers:
-                    self._release(empty + previous, peer, peers)
+                    tma.release(empty + previous, peer, peers)
             previous = stage
             stage = stage + 1
             if stage == cfg.stages:
@@ -448,50 +457,7 @@ class WgmmaGemm:
             cute.arch.barrier_arrive(barrier_id=2 - consumer, number_of_threads=2 * WARPGROUP)
         warpgroup.wait_group(0)
         if lane < peers:
-            self._release(empty + previous, peer, peers)
-        return accumulators
-
-    @cute.jit
-    def _multiply_turned(self, mma: Any, accumulators: Any, fragments: cutlass.Constexpr, fragment_b: Any, full: Any,
-                         empty: Any, stage: Int32, phase: Int32, k_tiles: Int32, lane: Int32, peer: Int32,
-                         peers: cutlass.Constexpr, consumer: Int32) -> Any:  # fmt: skip
-        cfg = self.config
-        mma.set(warpgroup.Field.ACCUMULATE, True)
-        accumulators.fill(0.0)
-        registers = mma.make_fragment_A(mma.partition_shape_A((cfg.group_m, cfg.tile_k)))
-        cute.arch.mbarrier_wait(full + stage, phase)
-        for block in cutlass.range_constexpr(tf32_wgmma.AHEAD):
-            fragments.load(registers, block, stage)
-        previous = stage
-        for k in cutlass.range(k_tiles, unroll=1):
-            source, following = stage, stage + 1
-            if following == cfg.stages:
-                following = Int32(0)
-                phase = phase ^ 1
-            for block in cutlass.range_constexpr(cfg.k_blocks):
-                warpgroup.fence()
-                cute.gemm(mma, accumulators, registers[None, None, block], fragment_b[None, None, block, stage],
-                          accumulators)  # fmt: skip
-                warpgroup.commit_group()
-                # The wgmmas that read the place of the fragment that is loaded were waited for a block ago.
-                ahead = block + tf32_wgmma.AHEAD
-                if cutlass.const_expr(ahead == cfg.k_blocks):
-                    if k + 1 < k_tiles:
-                        cute.arch.mbarrier_wait(full + following, phase)
-                        source = following  # else what is loaded once more is not used
-                fragments.load(registers, ahead % cfg.k_blocks, source)
-                warpgroup.wait_group(1)
-                if cutlass.const_expr(block == 0):
-                    if k > 0:
-                        if lane < peers:
-                            self._release(empty + previous, peer, peers)
-            previous = stage
-            stage = following
-        if cutlass.const_expr(cfg.pingpong):  # the other group's turn
-            cute.arch.barrier_arrive(barrier_id=2 - consumer, number_of_threads=2 * WARPGROUP)
-        warpgroup.wait_group(0)
-        if lane < peers:
-            self._release(empty + previous, peer, peers)
+            tma.release(empty + previous, peer, peers)
         return accumulators
 
     @cute.jit
@@ -514,20 +480,13 @@ class WgmmaGemm:
             warpgroup.commit_group()
             warpgroup.wait_group(0)
             if lane < peers:
-                self._release(empty + stage, peer, peers)
+                tma.release(empty + stage, peer, peers)
             sums.store(sums.load() + accumulators.load())
             stage = stage + 1
             if stage == cfg.stages:
                 stage = Int32(0)
                 phase = phase ^ 1
         return sums
-
-    def _release(self, barrier: Any, peer: Any, peers: int) -> None:
-        # The reads that this arrival orders are wgmma's, waited for before: it publishes no writes to the peer.
-        if peers == 1:
-            cute.arch.mbarrier_arrive(barrier)
-        else:
-            cute.arch.mbarrier_arrive(barrier, peer)
 
 
 def _select(condition: Any, x: Any, y: Any) -> Any:

@@ -88,9 +88,9 @@ def _pads(problem: Problem, family: Family[Any], along_k: str, turned: str, aske
         return (helpful if asked.pad == "copy" else asked.pad,)
     if not asked.workspace or _copied_bytes(problem, needed) > _MOST_BYTES:
         return ("no",)
-    pads: list[Pad] = [*(["no"] if family.unaligned else []), needed]
+    pads: tuple[Pad, ...] = ("no", needed) if family.unaligned else (needed,)
     if _copied_bytes(problem, helpful) <= _MOST_BYTES:
-        pads.append(helpful)
+        pads += (helpful,)
     return tuple(dict.fromkeys(pads))
 
 

@@ -17,11 +17,13 @@ H200 = lookup("H200")
 LARGEST = OF_TF32[0]
 ALTERNATING = next(config for config in OF_TF32 if config.pingpong and config.cluster_n == 2)
 SWAPPED, *_, SMALL = (config for config in OF_TF32 if config.swap_ab)
+FULLEST = next(config for config in OF_TF32 if config.accumulators == 160)
 #: A configuration, and what is asked of it.
 CASES: dict[str, tuple[WgmmaConfig, str, dict[str, Any]]] = {
     "largest": (LARGEST, "", {"epilogue": epilogues.bias_gelu}),
     "ping-pong, both turned, bf16 output": (ALTERNATING, ",pad=ab", {"layout": "tn", "out_dtype": "bf16"}),
     "through registers, swapped": (SWAPPED, "", {"layout": "nn"}),
+    "through registers, as many as fit": (FULLEST, ",pad=a", {"layout": "tn", "epilogue": epilogues.bias_gelu_aux}),
     "swapped, split, odd": (SMALL, ",split=3,pad=ab", {"layout": "nn", "align": 4}),
 }
 
@@ -38,7 +40,9 @@ def test_machine_code(name: str) -> None:
     assert (code.spills, code.local_bytes) == (0, 0) and not {"LDL", "STL", "HMMA"} & set(code.opcodes)
     assert code.opcodes["HGMMA"] == config.tile_k // 8 * (config.group_m // INSTRUCTION_M)
     # Arrival, then waits for the k-tile before and for the last one: none between instructions of a k-tile. Where A
-    # passes through registers there is one for each k-tile.
-    assert code.opcodes["WARPGROUP"] == (2 if "registers" in name else 3)
+    # passes through registers it is so for each k-block, and a number is loaded once, beside those before the loop.
+    through = "registers" in name
+    assert code.opcodes["WARPGROUP"] == (2 * config.k_blocks + 1 if through else 3)
+    assert not through or code.opcodes["LDS"] >= config.fragments + config.fragments // 2
     assert code.opcodes["UTMALDG"] >= 2 and code.opcodes["USETMAXREG"] == 2
     assert ("BAR" in code.opcodes) and (("LDG" in code.opcodes) or not options)

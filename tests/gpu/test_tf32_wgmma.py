@@ -24,6 +24,7 @@ KERNELS = (
     "sm90_wgmma:tile=128x192x32,cluster=1x2,schedule=pingpong,bits=32",
     "sm90_wgmma:tile=128x32x32,swap_ab=yes,bits=32",
     "sm90_wgmma:tile=256x128x32,swap_ab=yes,bits=32",
+    "sm90_wgmma:tile=128x160x32,schedule=pingpong,swap_ab=yes,bits=32",
 )
 LAYOUTS = ("nn", "nt", "tn", "tt")
 

@@ -9,7 +9,7 @@ import torch
 from cutlass import Float32, Int32, Int64
 from cutlass.cute.nvgpu import warpgroup
 
-from cutegemm.kernels.tf32_wgmma import Fragments, loaded, place
+from cutegemm.kernels.tf32_registers import Fragments, loaded, place
 from cutegemm.kernels.wgmma_config import INSTRUCTION_M, OF_TF32, WARPGROUP, WgmmaConfig
 
 CONFIGS = {

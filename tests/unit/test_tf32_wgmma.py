@@ -13,6 +13,7 @@ from cutegemm.errors import UnsupportedArchitectureError
 from cutegemm.kernels import turning, workspace
 from cutegemm.kernels.wgmma_config import OF_TF32, WgmmaConfig
 from cutegemm.planner import FAMILIES, contiguous_problem, refusal
+from cutegemm.planner.pin import parse_pin
 from cutegemm.planner.plan import plan_problem
 from cutegemm.problem import Access
 
@@ -20,7 +21,8 @@ FAMILY = FAMILIES["sm90_wgmma"]
 H200 = lookup("H200")
 PIN = f"sm90_wgmma:{OF_TF32[0]}"
 SWAPPED = f"sm90_wgmma:{next(config for config in OF_TF32 if config.swap_ab)}"
-ALTERNATING = f"sm90_wgmma:{next(config for config in OF_TF32 if config.pingpong)}"
+ALTERNATING = f"sm90_wgmma:{next(config for config in OF_TF32 if config.pingpong and config.swap_ab)}"
+FULL = f"sm90_wgmma:{next(config for config in OF_TF32 if config.accumulators == 192)}"
 OLDER = "sm80_multistage:tile=64x64x32,stages=4,warps=2x2,bits=32"
 
 
@@ -54,7 +56,7 @@ def test_other_gpus_and_other_precisions_have_their_own() -> None:
 
 @pytest.mark.parametrize(
     ("layout", "kernel", "name"),
-    [("nn", PIN, "b"), ("tt", SWAPPED, "a"), ("tt", ALTERNATING, "a"), ("nn", ALTERNATING, "b"), ("tn", PIN, "b")],
+    [("nn", PIN, "b"), ("tt", SWAPPED, "a"), ("tt", FULL, "a"), ("nn", FULL, "b"), ("tn", PIN, "b")],
 )
 def test_operands_along_m_or_n_are_refused_by_name_where_they_may_not_be_copied(
     layout: str, kernel: str, name: str
@@ -65,11 +67,25 @@ def test_operands_along_m_or_n_are_refused_by_name_where_they_may_not_be_copied(
 
 
 def test_one_operand_passes_through_registers() -> None:
-    for layout, kernel in (("tt", PIN), ("nn", SWAPPED)):
+    for layout, kernel in (("tt", PIN), ("nn", SWAPPED), ("nn", ALTERNATING)):
         assert plan_problem(problem(layout=layout), H200, kernel=kernel).kernel == kernel
     made = plan_problem(problem(layout="tn"), H200, padding="predicate")
     assert made.family == "sm80_multistage"
-    assert [config.along_k for config in (OF_TF32[0], WgmmaConfig(128, 128, 4))] == ["b", ""]
+    narrow = WgmmaConfig(128, 128, 4, tile_k=16, bits=32)
+    assert [config.along_k for config in (OF_TF32[0], narrow, WgmmaConfig(128, 128, 4))] == ["b", "ab", ""]
+
+
+def test_what_passes_through_registers_may_be_copied_instead() -> None:
+    """The planner weighs both, and a pin may name either."""
+    for layout, kernel, pads in (("nn", SWAPPED, ("no", "b")), ("tt", PIN, ("no", "a")), ("tn", PIN, ("b", "ab"))):
+        tried = {c.config for c in plan_problem(problem(layout=layout), H200).candidates if c.refusal is None}
+        config = parse_pin(kernel).configs[0]
+        assert {c.pad for c in tried if c == replace(config, pad=c.pad)} == set(pads)
+        for pad in pads:
+            pinned = plan_problem(problem(layout=layout), H200, kernel=f"{kernel},pad={pad}")
+            assert pinned.config.options()["pad"] == pad
+        copied = plan_problem(problem(layout=layout), H200, kernel=kernel.partition(":")[0], padding="copy")
+        assert copied.config.options()["pad"] == {"nn": "b", "tt": "a", "tn": "ab"}[layout]
 
 
 def test_only_copies_that_help_are_made() -> None:
