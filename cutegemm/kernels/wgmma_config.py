@@ -111,7 +111,7 @@ class WgmmaConfig:
     @property
     def along_k(self) -> str:
         """Those of them that have to lie along K. A (B with `swap_ab`) may pass through registers instead, where they
-        have room for its fragments, of as many k-blocks as `tf32_wgmma` keeps on the way."""
+        have room for fragments of a whole tile (`tf32_registers`)."""
         if self.row_bytes < SWIZZLE_BYTES or self.accumulators + self.fragments > MAX_ACCUMULATORS:
             return self.turned
         return self.turned.replace("b" if self.swap_ab else "a", "")
