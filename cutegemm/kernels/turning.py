@@ -1,5 +1,5 @@
-"""Copies of fp32 operands in aligned rows along another dimension than they lie along: along K for TF32's wgmma, along
-M or N for the CUDA cores of `simt_f32`.
+"""Copies of fp32 operands in aligned rows along another dimension than they lie along: along K for TF32's wgmma, which
+reads no others in shared memory, along M or N for the CUDA cores of `simt_f32`.
 
 A block turns tiles of 64 rows of the copy x 64 numbers of each in shared memory. Each thread loads 4 numbers that
 follow each other along a row in 4 places, warps across rows, along which the source lies: 128 bytes at a time whatever
