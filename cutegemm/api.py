@@ -62,10 +62,10 @@ def gemm(
         split_k: into how many parts K is split, to be computed side by side and added up: a number up to that of the
             kernel's steps along K; "auto", which leaves it to the planner; or "stream", for equal shares of the
             steps for every block, whichever tiles they are of (`sm90_wgmma` and `cutlass_cpp` have it).
-        padding: what becomes of an `a` or `b` that is not contiguous along a dimension and aligned to 16 bytes, or, in
-            TF32 on Hopper, not contiguous along K: "predicate" has the kernel read it as it is, "copy" has it copied
-            into aligned rows first, and "auto" leaves it to the planner. `out` is written where it is, whatever its
-            alignment.
+        padding: what becomes of an `a` or `b` that is not contiguous along a dimension (for some kernels, along K; in
+            strict fp32, along M or N) and aligned to 16 bytes: "predicate" has the kernel read it as it is, "copy" has
+            it copied into aligned rows first, and "auto" leaves it to the planner. `out` is written where it is,
+            whatever its alignment.
         deterministic: True has the same inputs give the same bits, every time. False lets the planner also choose
             kernels that add up parts of K in no fixed order, which differ from time to time by roundings of fp32.
         batch_invariant: True is not available yet.
@@ -156,8 +156,10 @@ def prepare_weight(weight: Tensor) -> Tensor:
     A weight whose rows are not multiples of 16 bytes, or that is contiguous along neither dimension, is copied by
     every call that multiplies by it, or read slowly; a copy made once saves that. Like `weight` it is a tensor of
     shape (…, N, K), contiguous along K, its rows apart by a multiple of 16 bytes: `gemm(x, prepare_weight(w).mT)`.
-    In TF32 on Hopper a weight that is contiguous along N is copied along K by every call, and so is what this gives
-    for one that is aligned: keep it contiguous along K.
+    In TF32 on Hopper calls may copy a weight that is contiguous along N along K, and so what this gives for one that is
+    aligned: keep it contiguous along K. In strict fp32 it is the other way: large products copy a weight that is
+    contiguous along K, as this gives it, along N in every call. `w.mT.contiguous().mT`, with N a multiple of 4, is read
+    as it is.
     Raises `ShapeError` for fewer than 2 dimensions and `ArgumentError` for what is no tensor.
     """
     dense_tensor("weight", weight)

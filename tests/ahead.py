@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -25,15 +25,15 @@ def in_worker() -> bool:
 
 
 def spec_of(
-    a: Tensor, b: Tensor, *, kernel: str | None = None, precision: str | None = None, deterministic: bool = True,
-    **keywords: Any,
+    a: Tensor, b: Tensor, *, kernel: str | None = None, precision: str | None = None,
+    padding: Literal["auto", "predicate", "copy"] = "auto", deterministic: bool = True, **keywords: Any,
 ) -> compiler.Spec:  # fmt: skip
     """The kernel that `gemm` will choose for these arguments as CUDA tensors on the current GPU.
 
     Keywords: epilogue, c, alpha, beta, out, out_dtype.
     """
     named: dict[str, Any] = {"epilogue": None, "c": None, "alpha": 1.0, "beta": None, "out": None, "out_dtype": None}
-    chosen = Options(kernel=kernel, precision=precision, deterministic=deterministic)
+    chosen = Options(kernel=kernel, precision=precision, padding=padding, deterministic=deterministic)
     return _spec(parse(a, b, **named | keywords, options=chosen))
 
 

@@ -17,9 +17,9 @@ Timeline, all warps alike (no roles); s is the k-tile, S the number of stages
     epilogue   every thread on its own, from registers (see `warp_epilogue`)
 
 As in `sm80_multistage`, the barrier publishes k-tile s+1 and frees the stage of s, and the k-tile that may end past K
-is fetched first. Split K and copied operands are those of `workspace` and `surroundings`. The loop over k is unrolled
-four times only, two for Blackwell: across more, ptxas moves reads so far ahead that their results no longer fit the
-registers.
+is fetched first. Split K and copied operands are those of `workspace` and `surroundings`: a copy lies along M or N in
+aligned rows, of which a thread fetches 16 bytes at a time instead of 4 along K. The loop over k is unrolled four times
+only, two for Blackwell: across more, ptxas moves reads so far ahead that their results no longer fit the registers.
 
 Lanes: of a warp's lane number, bits 0, 2, 3 give the column and bits 1, 4 the row. A warp's vector read is served half
 a warp at a time where lanes that differ in bit 0, or in bit 1, read the same: A's is of the one kind, B's of the other.

@@ -55,6 +55,11 @@ class SimtConfig:
         return 32 * (self.tile_m // self.warp_m) * self.warps_n
 
     @property
+    def turned(self) -> str:
+        """The operands that a copy may turn along M or N, where they are fetched by 16 bytes."""
+        return "ab"
+
+    @property
     def stage_bytes(self) -> int:
         """Shared memory of one stage: a tile of A and one of B, each row with its skew."""
         return (self.tile_m + self.tile_n + 2 * SKEW) * self.tile_k * FLOAT_BYTES

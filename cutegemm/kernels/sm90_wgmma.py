@@ -39,7 +39,8 @@ Pieces (`precision="bf16x6"`, `"bf16x9"`; see `pieces`): a stage holds all piece
 While one consumer adds, the other multiplies.
 
 TF32 (`bits` 32): tiles of fp32, half as deep, that TMA rounds to TF32 as it brings them and wgmma (`tf32_wgmma`)
-multiplies 8 deep at a time; it reads both operands along K only.
+multiplies 8 deep at a time; it reads operands in shared memory along K only. An M-major A passes through registers,
+with a main loop of its own (`tf32_registers`).
 
 CTAs are launched once for the whole GPU and walk the tiles in groups of `raster` tile rows or columns. Edges are TMA's:
 what lies outside a matrix arrives as zeros.
@@ -77,7 +78,17 @@ from cutlass import Float32, Int32, Int64, Uint8
 from cutlass.cute.nvgpu import cpasync, warpgroup
 from cutlass.memory import SmemAllocator
 
-from cutegemm.kernels import abi, pieces, stream_k, surroundings, tf32_wgmma, tma, wgmma_epilogue, workspace
+from cutegemm.kernels import (
+    abi,
+    pieces,
+    stream_k,
+    surroundings,
+    tf32_registers,
+    tf32_wgmma,
+    tma,
+    wgmma_epilogue,
+    workspace,
+)
 from cutegemm.kernels.cluster_sum import ClusterSum
 from cutegemm.kernels.cute_types import NUMERIC
 from cutegemm.kernels.fixup import Fixup
@@ -141,6 +152,11 @@ class WgmmaGemm:
     def _oriented(self, v: dict[str, Any]) -> dict[str, Any]:
         """The arguments by the names that they have in that problem."""
         return abi.transposed(v) if self.config.swap_ab else v
+
+    @property
+    def _a_in_registers(self) -> bool:
+        """Whether A passes through registers, as TF32 that lies along M has to."""
+        return self.config.bits == 32 and self._solved.a.major != "k"
 
     @property
     def _staging(self) -> Staging | None:
@@ -255,7 +271,11 @@ class WgmmaGemm:
             view_a = cute.local_tile(smem_a, (rows, cfg.tile_k, cfg.stages * cfg.pieces), (part, 0, 0))
             mma = self._mma()
             slice_mma = mma.get_slice(0)
-            fragment_a = mma.make_fragment_A(slice_mma.partition_A(view_a))
+            fragment_a: Any = None
+            if cutlass.const_expr(self._a_in_registers):
+                fragment_a = tf32_registers.Fragments.of(view_a, cfg, tid % WARPGROUP)
+            else:
+                fragment_a = mma.make_fragment_A(slice_mma.partition_A(view_a))
             fragment_b = mma.make_fragment_B(slice_mma.partition_B(smem_b))
             accumulators = mma.make_fragment_C(mma.partition_shape_C((rows, cfg.tile_n)))
 
@@ -275,6 +295,8 @@ class WgmmaGemm:
                     cute.arch.barrier_arrive(barrier_id=1, number_of_threads=2 * WARPGROUP)
             mine = cutlass.max(0, (total - tile + stride - 1) // stride)
             multiply = self._multiply if cutlass.const_expr(cfg.pieces == 1) else self._multiply_pieces
+            if cutlass.const_expr(self._a_in_registers):
+                multiply = tf32_registers.Mainloop(cfg).multiply
             fixup: Any = None
             if cutlass.const_expr(cfg.stream):
                 fixup = Fixup(cfg, v["ptr.workspace"], blocks, consumer, tid % WARPGROUP)
@@ -316,7 +338,8 @@ class WgmmaGemm:
 
     def _mma(self) -> Any:
         if self.config.bits == 32:
-            return cute.make_tiled_mma(tf32_wgmma.MmaTF32Op(self.config.tile_n), cute.make_layout((1, 1, 1)))
+            op = tf32_wgmma.MmaTF32Op(self.config.tile_n, self._a_in_registers)
+            return cute.make_tiled_mma(op, cute.make_layout((1, 1, 1)))
         a, b = self._solved.a, self._solved.b
         major = cute.nvgpu.OperandMajorMode
         op = warpgroup.MmaF16BF16Op(
@@ -424,7 +447,7 @@ class WgmmaGemm:
             warpgroup.wait_group(1)
             if k > 0:
                 if lane < peers:
-                    self._release(empty + previous, peer, peers)
+                    tma.release(empty + previous, peer, peers)
             previous = stage
             stage = stage + 1
             if stage == cfg.stages:
@@ -434,7 +457,7 @@ class WgmmaGemm:
             cute.arch.barrier_arrive(barrier_id=2 - consumer, number_of_threads=2 * WARPGROUP)
         warpgroup.wait_group(0)
         if lane < peers:
-            self._release(empty + previous, peer, peers)
+            tma.release(empty + previous, peer, peers)
         return accumulators
 
     @cute.jit
@@ -457,20 +480,13 @@ class WgmmaGemm:
             warpgroup.commit_group()
             warpgroup.wait_group(0)
             if lane < peers:
-                self._release(empty + stage, peer, peers)
+                tma.release(empty + stage, peer, peers)
             sums.store(sums.load() + accumulators.load())
             stage = stage + 1
             if stage == cfg.stages:
                 stage = Int32(0)
                 phase = phase ^ 1
         return sums
-
-    def _release(self, barrier: Any, peer: Any, peers: int) -> None:
-        # The reads that this arrival orders are wgmma's, waited for before: it publishes no writes to the peer.
-        if peers == 1:
-            cute.arch.mbarrier_arrive(barrier)
-        else:
-            cute.arch.mbarrier_arrive(barrier, peer)
 
 
 def _select(condition: Any, x: Any, y: Any) -> Any:

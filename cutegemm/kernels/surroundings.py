@@ -59,7 +59,7 @@ def _copy(name: str, signature: Signature, v: Any, made: Any, stream: Any) -> No
     modes = {mode: v[f"stride.{name}.{mode}"] for mode in ("l0", "l1")}
     counts = tuple(Int32(cutlass.select_(stride == 0, Int32(1), v[mode])) for mode, stride in modes.items())
     copy = SplitRows(access) if pieces.emulated(signature) else PadRows(access)
-    if access.major not in ("strided", along):
+    if along != workspace.rows(name, access)[1]:
         copy = TurnRows(access)
     copy.launch(
         v[f"ptr.{name}"], (*strides, *modes.values()), made[f"ptr.{name}"],

@@ -1,9 +1,11 @@
-"""Copies of fp32 operands that lie along M or N, in aligned rows along K: what TF32's wgmma reads.
+"""Copies of fp32 operands in aligned rows along another dimension than they lie along: along K for TF32's wgmma, which
+reads no others in shared memory, along M or N for the CUDA cores of `simt_f32`.
 
-A block turns tiles of 64 rows x 64 of K in shared memory. Each thread loads 4 numbers that follow each other along K in
-16 places, warps along M or N, 128 bytes of a line at a time whatever its alignment is; it puts each four down as one
-chunk of 16 bytes, and takes chunks up again so that half a warp stores 256 bytes of a row. Chunks of a row are permuted
-by the row's number, without which threads that write a column of them would meet in the same banks.
+A block turns tiles of 64 rows of the copy x 64 numbers of each in shared memory. Each thread loads 4 numbers that
+follow each other along a row in 4 places, warps across rows, along which the source lies: 128 bytes at a time whatever
+its alignment is. It puts each four down as one chunk of 16 bytes, and takes chunks up again so that half a warp stores
+256 bytes of a row. Chunks of a row are permuted by the row's number, without which threads that write a column of them
+would meet in the same banks.
 
 Reads past an edge fall on its last element and are not stored, but for up to 3 numbers between a row's end and the next
 row, which nothing reads.
@@ -30,8 +32,8 @@ _TURNS = TILE * _CHUNKS // THREADS
 
 
 class TurnRows(PadRows):
-    """The copy of one operand: `across` leads from row to row of the copy, along which the source is contiguous, and
-    `along` within one."""
+    """The copy of one operand: `across` leads from row to row of the copy, along which the source is contiguous if it
+    is along any dimension, and `along` within one."""
 
     def _blocks(self, lines: Int32, length: Int32, modes: tuple[Any, ...]) -> Any:
         return cute.ceil_div(lines, TILE) * cute.ceil_div(length, TILE) * modes[0] * modes[1]
@@ -47,9 +49,9 @@ class TurnRows(PadRows):
         if cutlass.const_expr(since_hopper()):
             cute.arch.griddepcontrol_wait()
             cute.arch.griddepcontrol_launch_dependents()
-        _, along, source_l0, source_l1 = source_strides
+        across, along, source_l0, source_l1 = source_strides
         pitch, target_l0, target_l1, _ = target_strides
-        step = along * _ITEM
+        apart, step = _ITEM if self._adjacent else across * _ITEM, along * _ITEM
         for unit in cutlass.range(block, tall * wide * modes[0] * modes[1], blocks, unroll=1):
             row, column = unit % tall * TILE, unit // tall % wide * TILE
             batch = unit // tall // wide
@@ -59,12 +61,12 @@ class TurnRows(PadRows):
             fragment = cute.make_rmem_tensor((_CHUNK, _TURNS), Float32)
             for turn in cutlass.range_constexpr(_TURNS):
                 line, chunk = written(tid, turn)
-                k = column + chunk * _CHUNK
-                at = place_in + Int64(cutlass.min(row + line, lines - 1)) * _ITEM
-                at = at + Int64(cutlass.min(k, length - 1)) * step
+                first = column + chunk * _CHUNK
+                at = place_in + Int64(cutlass.min(row + line, lines - 1)) * apart
+                at = at + Int64(cutlass.min(first, length - 1)) * step
                 for j in cutlass.range_constexpr(_CHUNK):
                     fragment[j, turn] = _vector(at, 1)[0]
-                    at = at + Int64(cutlass.select_(k + j + 1 < length, step, Int64(0)))
+                    at = at + Int64(cutlass.select_(first + j + 1 < length, step, Int64(0)))
             cute.arch.sync_threads()  # all have taken up the tile before
             for turn in cutlass.range_constexpr(_TURNS):
                 line, chunk = written(tid, turn)
@@ -75,9 +77,9 @@ class TurnRows(PadRows):
                 cute.autovec_copy(_chunk(tile, line, chunk), fragment[None, turn])
             for turn in cutlass.range_constexpr(_TURNS):
                 line, chunk = read(tid, turn)
-                k = column + chunk * _CHUNK
-                if row + line < lines and k < length:
-                    at = place_out + (Int64(row + line) * pitch + Int64(k)) * _ITEM
+                first = column + chunk * _CHUNK
+                if row + line < lines and first < length:
+                    at = place_out + (Int64(row + line) * pitch + Int64(first)) * _ITEM
                     cute.autovec_copy(fragment[None, turn], _vector(at, _CHUNK))
 
 

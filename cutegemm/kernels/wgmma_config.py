@@ -14,6 +14,7 @@ INSTRUCTION_M = 64  # rows of one wgmma, 16 for each warp of a warpgroup
 BARRIER_BYTES = 16  # a stage's full and empty mbarrier
 SWIZZLE_BYTES = 128  # the widest swizzle
 SWIZZLE_ALIGN = 1024  # it repeats every 8 rows
+MAX_ACCUMULATORS = 192  # of a consumer's 232 registers, a thread
 SUM_BYTES = 4  # fp32
 FLAG_BYTES = 32  # a block's flags, one for each consumer, in a sector of L2
 
@@ -96,6 +97,24 @@ class WgmmaConfig:
     def itemsize(self) -> int:
         """Bytes of an element of the operands."""
         return self.bits // 8
+
+    @property
+    def fragments(self) -> int:
+        """Registers of a consumer's thread for a tile of A that passes through them."""
+        return self.group_m * self.tile_k // WARPGROUP
+
+    @property
+    def turned(self) -> str:
+        """The operands that a copy may turn along K: TF32's instruction reads no others in shared memory."""
+        return "" if self.itemsize == OPERAND_BYTES else "ab"
+
+    @property
+    def along_k(self) -> str:
+        """Those of them that have to lie along K. A (B with `swap_ab`) may pass through registers instead, where they
+        have room for fragments of a whole tile (`tf32_registers`)."""
+        if self.row_bytes < SWIZZLE_BYTES or self.accumulators + self.fragments > MAX_ACCUMULATORS:
+            return self.turned
+        return self.turned.replace("b" if self.swap_ab else "a", "")
 
     @property
     def row_bytes(self) -> int:
@@ -236,8 +255,8 @@ OF_PIECES: tuple[WgmmaConfig, ...] = (
     WgmmaConfig(128, 32, stages=6, tile_k=32, pieces=3, swap_ab=True),
 )
 
-#: Those for fp32 operands in TF32: a stage has as many bytes as one of 16-bit operands, and half as many of K. Both
-#: operands are K-major.
+#: Those for fp32 operands in TF32: a stage has as many bytes as one of 16-bit operands, and half as many of K. Large
+#: ones with `swap_ab` are for an N-major B, which passes through registers (see `along_k`).
 OF_TF32: tuple[WgmmaConfig, ...] = (
     WgmmaConfig(128, 256, stages=4, cluster_m=2, tile_k=32, raster=16, bits=32),
     WgmmaConfig(128, 256, stages=4, cluster_n=2, tile_k=32, walk="n", bits=32),
@@ -256,6 +275,16 @@ OF_TF32: tuple[WgmmaConfig, ...] = (
     WgmmaConfig(128, 64, stages=8, tile_k=32, bits=32),
     WgmmaConfig(64, 128, stages=8, tile_k=32, pingpong=True, bits=32),
     WgmmaConfig(64, 64, stages=8, tile_k=32, pingpong=True, bits=32),
+    WgmmaConfig(128, 256, stages=4, cluster_m=2, tile_k=32, raster=16, swap_ab=True, bits=32),
+    WgmmaConfig(128, 256, stages=4, cluster_n=2, tile_k=32, walk="n", swap_ab=True, bits=32),
+    WgmmaConfig(128, 256, stages=4, tile_k=32, swap_ab=True, bits=32),
+    WgmmaConfig(256, 128, stages=4, cluster_n=2, tile_k=32, swap_ab=True, bits=32),
+    WgmmaConfig(128, 192, stages=4, cluster_m=2, tile_k=32, swap_ab=True, bits=32),
+    WgmmaConfig(128, 192, stages=4, tile_k=32, swap_ab=True, bits=32),
+    WgmmaConfig(128, 160, stages=5, cluster_m=2, tile_k=32, pingpong=True, swap_ab=True, bits=32),
+    WgmmaConfig(128, 128, stages=6, cluster_m=2, tile_k=32, pingpong=True, swap_ab=True, bits=32),
+    WgmmaConfig(128, 128, stages=6, tile_k=32, pingpong=True, swap_ab=True, bits=32),
+    WgmmaConfig(128, 128, stages=6, tile_k=32, swap_ab=True, bits=32),
     WgmmaConfig(128, 64, stages=7, tile_k=32, swap_ab=True, bits=32),
     WgmmaConfig(128, 32, stages=9, tile_k=32, swap_ab=True, bits=32),
     WgmmaConfig(64, 16, stages=16, tile_k=32, pingpong=True, swap_ab=True, bits=32),

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from cutegemm.dtypes import lookup
 from cutegemm.fusion.graph import IDENTITY
 from cutegemm.kernels import pieces
-from cutegemm.problem import MAX_ALIGN, TF32, Access
+from cutegemm.problem import MAX_ALIGN, STRICT, TF32, Access
 
 if TYPE_CHECKING:
     from cutegemm.problem import Signature
@@ -71,17 +71,22 @@ def aligned(access: Access) -> bool:
     return access.major != "strided" and access.align >= MAX_ALIGN
 
 
-def padded(access: Access, precision: str | None = None) -> Access:
-    """The access of an operand's copy: rows along the same dimension, or along K where none is contiguous, and for
-    TF32, whose instructions read no other rows, or less well."""
-    turned = access.major == "strided" or precision == TF32
-    return Access(access.dtype, "k" if turned else access.major, MAX_ALIGN)
+def padded(name: str, access: Access, precision: str | None = None) -> Access:
+    """The access of operand `name`'s copy: rows along the same dimension, or along K where none is contiguous. In TF32,
+    whose instructions read no other rows, or less well, they are along K; in strict fp32, where CUDA cores read 16
+    bytes along M or N at a time, along that."""
+    along = "k" if access.major == "strided" else access.major
+    if precision == TF32:
+        along = "k"
+    elif precision == STRICT:
+        along = _mn(name)
+    return Access(access.dtype, along, MAX_ALIGN)
 
 
 def rows(name: str, access: Access, precision: str | None = None) -> tuple[str, str]:
     """The dimensions of operand `name`'s copy: the one that leads from row to row, and the one along a row."""
-    mn, along = "m" if name == "a" else "n", padded(access, precision).major
-    return (mn if along == "k" else "k"), along
+    along = padded(name, access, precision).major
+    return (_mn(name) if along == "k" else "k"), along
 
 
 @cache
@@ -89,7 +94,7 @@ def inner(signature: Signature, pad: str, split: int) -> Signature:
     """What is multiplied: copies or pieces in place of the operands that are copied, sums of parts in place of D."""
     names = copied(signature, pad)
     given = (("a", signature.a), ("b", signature.b))
-    a, b = (padded(x, signature.precision) if name in names else x for name, x in given)
+    a, b = (padded(name, x, signature.precision) if name in names else x for name, x in given)
     if pieces.emulated(signature):
         a, b = replace(a, dtype=pieces.DTYPE), replace(b, dtype=pieces.DTYPE)
     signature = replace(signature, a=a, b=b)
@@ -166,6 +171,11 @@ def _region(
     if count > 1:
         strides["piece"] = piece
     return Region(offset, strides, lines, length), _up(count * piece * item, REGION_ALIGN)
+
+
+def _mn(name: str) -> str:
+    """The dimension of an operand that is not K."""
+    return "m" if name == "a" else "n"
 
 
 def _up(x: Any, unit: int) -> Any:

@@ -28,12 +28,11 @@ class Family(Generic[C]):
     tensors. `refuse` has the rules of the family's own; `legality.refusal` is the whole predicate. `surrounds` says
     that its configurations can split K and copy operands first (`kernels.surroundings`), `streams` that their clusters
     can share k-tiles out instead (`kernels.stream_k`), `unaligned` that they can read operands that are not aligned to
-    16 bytes as they are, `along_k` in which precisions it reads operands only that are contiguous along K, `turns` that
-    a D which is contiguous along M may be computed as D^T = B^T A^T. `precisions` are those of `problem.PRECISIONS`
-    that it multiplies fp32 operands in. `splits` makes configurations that split K of one that does not, where the
-    family splits K by itself. A family that comes `last` is chosen where no other serves, or where it was measured to
-    be the fastest. `workspace` says what a configuration takes beside the tensors, where the family has no
-    surroundings to tell by.
+    16 bytes as they are, `turns` that a D which is contiguous along M may be computed as D^T = B^T A^T. `precisions`
+    are those of `problem.PRECISIONS` that it multiplies fp32 operands in. `splits` makes configurations that split K of
+    one that does not, where the family splits K by itself. A family that comes `last` is chosen where no other serves,
+    or where it was measured to be the fastest. `workspace` says what a configuration takes beside the tensors, where
+    the family has no surroundings to tell by.
     """
 
     name: str
@@ -48,7 +47,6 @@ class Family(Generic[C]):
     surrounds: bool = False
     streams: bool = False
     unaligned: bool = True
-    along_k: tuple[str, ...] = ()
     turns: bool = True
     precisions: tuple[str, ...] = ()
     splits: Callable[[C, Split], Iterator[C]] | None = None
@@ -76,7 +74,6 @@ _PLANNED: tuple[Family[Any], ...] = (
         surrounds=True,
         streams=True,
         unaligned=False,
-        along_k=(TF32,),
     ),
     Family(
         name="sm80_multistage",

@@ -87,19 +87,23 @@ def product(problem: Problem, family: Family[Any], config: Any) -> Problem:
     )
 
 
-def needed_copies(problem: Problem, family: Family[Any] | None = None) -> Pad:
-    """The operands that an aligned copy would help, or that `family` reads along K only: none of those that pieces are
-    made of."""
+def needed_copies(problem: Problem, turned: str = "") -> Pad:
+    """The operands that an aligned copy would help, those of `turned` also by lying as the copy does: none of those
+    that pieces are made of."""
     if problem.k == 0 or pieces.emulated(problem.signature):
         return "no"
-    names = "".join(name for name in "ab" if _copy_helps(problem.signature, name, family))
+    names = "".join(name for name in "ab" if _copy_helps(problem.signature, name, turned))
     return names or "no"  # type: ignore[return-value]
 
 
-def _copy_helps(signature: Signature, name: str, family: Family[Any] | None) -> bool:
+def turned(config: Any) -> str:
+    """The operands that `config` may have turned: along K or, in strict fp32, along M or N."""
+    return str(getattr(config, "turned", ""))
+
+
+def _copy_helps(signature: Signature, name: str, turned: str) -> bool:
     access: Access = getattr(signature, name)
-    turned = family is not None and signature.precision in family.along_k and access.major != "k"
-    return turned or not workspace.aligned(access)
+    return access != workspace.padded(name, access, signature.precision if name in turned else None)
 
 
 def extent_refusal(problem: Problem, rows: int, columns: int, depth: int) -> Refusal | None:
@@ -232,7 +236,7 @@ def surroundings_refusal(problem: Problem, family: Family[Any], config: Any, ask
     if emulated and config.pad != "no":
         return Refusal("padding", f"pad={config.pad}: the pieces of a and b are aligned copies as they are")
     for name in workspace.copied(problem.signature, config.pad):
-        if not emulated and not _copy_helps(problem.signature, name, family):
+        if not emulated and not _copy_helps(problem.signature, name, turned(config)):
             return Refusal("padding", f"pad={config.pad}: {name} is aligned to 16 bytes as it is")
         across, along = workspace.rows(name, getattr(problem.signature, name), problem.signature.precision)
         lines, length = getattr(problem, across), getattr(problem, along)

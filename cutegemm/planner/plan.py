@@ -18,7 +18,7 @@ from cutegemm.kernels import workspace
 from cutegemm.kernels.config import KernelConfig
 from cutegemm.planner import report, surroundings, tables
 from cutegemm.planner.families import FAMILIES, Family
-from cutegemm.planner.legality import Refusal, Wish, needed_copies, product, surroundings_refusal, unservable
+from cutegemm.planner.legality import Refusal, Wish, needed_copies, product, surroundings_refusal, turned, unservable
 from cutegemm.planner.model import Estimate, Model
 from cutegemm.planner.pin import Pin, parse_pin
 from cutegemm.problem import STRICT, Access, Problem, Role, Signature, access, precision_of
@@ -239,9 +239,9 @@ def _asked(split_k: int | str, padding: str, pin: Pin | None, problem: Problem) 
     pinned = pin.asked
     if None not in (asked.split, pinned.split) and asked.split != pinned.split:
         raise ArgumentError(f"split_k={split_k!r} and kernel={pin.text!r}, which has split={pinned.split}")
-    pads = {"copy": needed_copies(problem, pin.family), "no": "no"}
-    if asked.pad is not None and pinned.pad not in (None, pads[asked.pad]):
-        needs = f"which has pad={pinned.pad}: expected pad={pads[asked.pad]}"
+    pads = {needed_copies(problem, turned(config)) for config in pin.configs} if asked.pad == "copy" else {asked.pad}
+    if asked.pad is not None and pinned.pad is not None and pinned.pad not in pads:
+        needs = f"which has pad={pinned.pad}: expected pad={' or '.join(sorted(map(str, pads)))}"
         raise ArgumentError(f"padding={padding!r} and kernel={pin.text!r}, {needs}")
     return Wish(pinned.split or asked.split, pinned.pad or asked.pad, reduction=pinned.reduction)
 

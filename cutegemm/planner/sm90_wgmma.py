@@ -32,6 +32,7 @@ from cutegemm.kernels.stream_k import clusters_of, streamed
 from cutegemm.kernels.wgmma_config import (
     CONSUMERS,
     INSTRUCTION_M,
+    MAX_ACCUMULATORS,
     SWIZZLE_BYTES,
     WARPGROUP,
     WgmmaConfig,
@@ -51,12 +52,10 @@ from cutegemm.planner.model import (
 from cutegemm.problem import Access, Problem
 
 _TMA_BOX = 256  # elements of a TMA box along a dimension
-_SWIZZLE_ELEMENTS = 64  # a row of the 128-byte swizzle
 _TF32_BITS = 32
 _SWIZZLE_ROWS = 8  # after which it repeats
 _INSTRUCTION_N_MAX = 256  # columns of one wgmma
 _UNIT_COLUMNS, _EPILOGUE_COLUMNS = 16, 32  # that the epilogue takes at a time, through shared memory and not
-_MAX_ACCUMULATORS = 192  # of a consumer's 232 registers
 
 #: Share of the peak at which k-steps follow each other while power is not the limit (fitted).
 TENSOR_RATE = 0.91
@@ -69,6 +68,8 @@ POWER = 1.35
 SETUP_US = 0.4
 #: Least SM clocks of a step along K: a barrier is waited for and four wgmmas are issued (estimated).
 STEP_CLOCKS = 128
+#: SM clocks of such a step that no products hide where a tile of TF32 passes through registers (estimated).
+REGISTER_CLOCKS = 16
 #: Bytes that an SM fetches from L2, or leaves there, in a clock (estimated).
 SM_BYTES_PER_CLK = 64
 #: Bytes that a block takes from its cluster's other blocks in a clock, and the clocks before the first (estimated).
@@ -110,9 +111,10 @@ def _bits_refusal(problem: Problem, config: WgmmaConfig) -> Refusal | None:
     dtype = problem.signature.a.dtype
     if config.bits != lookup(dtype).bits:
         return Refusal("bits", f"bits={config.bits}: a and b are {dtype}, of {lookup(dtype).bits} bits")
-    # wgmma transposes operands of 16 bits only.
-    for name, access in (("a", problem.signature.a), ("b", problem.signature.b)):
-        if config.bits == _TF32_BITS and access.major not in ("k", "strided"):
+    # wgmma transposes operands of 16 bits only; one of TF32 may pass through registers.
+    for name in config.along_k:
+        access: Access = getattr(problem.signature, name)
+        if access.major != "k":
             needed = f"TF32's wgmma reads K-major operands: pad={name} would copy it"
             return Refusal("K-major", f"{name} is {access.major}-major: {needed}")
     return None
@@ -195,8 +197,8 @@ def _tile_refusal(config: WgmmaConfig) -> Refusal | None:
     held, what = config.accumulators, "accumulators"
     if config.pieces > 1:
         held, what = 2 * held, "accumulators and sums"
-    if held > _MAX_ACCUMULATORS:
-        reason = f"{held} {what} a thread: more than {_MAX_ACCUMULATORS} leave too few registers"
+    if held > MAX_ACCUMULATORS:
+        reason = f"{held} {what} a thread: more than {MAX_ACCUMULATORS} leave too few registers"
         return Refusal("registers", reason)
     # A GPU may have no room for a larger cluster.
     if config.cluster_size > MAX_CLUSTER:
@@ -218,7 +220,7 @@ def _layout_refusal(problem: Problem, config: WgmmaConfig) -> Refusal | None:
     )
     for name, access, tile, sharers in operands:
         # Each block of a cluster fetches a slice of what it shares; a slice holds whole swizzle atoms.
-        atom = _SWIZZLE_ROWS if access.major == "k" else _SWIZZLE_ELEMENTS
+        atom = _SWIZZLE_ROWS if access.major == "k" else SWIZZLE_BYTES // config.itemsize
         if tile % (atom * sharers):
             slices = f" in {sharers} slices" if sharers > 1 else ""
             reason = f"{name}={tile}{slices} of a {access.major}-major operand: a slice must be a multiple of {atom}"
@@ -341,6 +343,9 @@ class PersistentModel:
         stages in flight must cover (Little's law)."""
         products = 2 * config.tile_m * config.tile_n * config.tile_k * pairs / self.flops_per_clk
         fetched = _fetched_rows(config) * config.row_bytes
+        first = self.problem.signature.b if config.swap_ab else self.problem.signature.a
+        if config.bits == _TF32_BITS and first.major != "k":
+            products += REGISTER_CLOCKS
         return max(products, fetched / SM_BYTES_PER_CLK, DRAM_LATENCY / (config.stages - 1), STEP_CLOCKS)
 
     def _epilogue(self, problem: Problem, config: WgmmaConfig) -> float:

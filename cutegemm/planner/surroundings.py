@@ -23,7 +23,7 @@ from cutegemm.kernels import pieces, workspace
 from cutegemm.kernels.config import Pad
 from cutegemm.kernels.stream_k import LEAST_K_TILES
 from cutegemm.kernels.wgmma_config import clusters_at_once
-from cutegemm.planner.legality import Wish, needed_copies
+from cutegemm.planner.legality import Wish, needed_copies, turned
 from cutegemm.planner.model import Estimate, epilogue_costs
 from cutegemm.problem import Problem
 
@@ -61,13 +61,17 @@ def variants(
 ) -> Iterator[Any]:
     """Each of `configs` with every split and copy that is worth a try, or that is asked for."""
     if family.surrounds:
-        pads, bits = _pads(problem, family, asked), _bits(problem)
+        pads: dict[tuple[str, str], tuple[Pad, ...]] = {}
+        bits = _bits(problem)
         streamed = {"stream": True} if asked.split == "stream" and family.streams else {}
         for config in configs:
+            read = getattr(config, "along_k", ""), turned(config)
+            if read not in pads:
+                pads[read] = _pads(problem, family, *read, asked)
             if getattr(config, "bits", bits) != bits:
-                yield replace(config, pad=pads[0], **streamed)  # to be refused, however K is split
+                yield replace(config, pad=pads[read][0], **streamed)  # to be refused, however K is split
             else:
-                yield from _splittings(problem, family, config, device, asked, pads)
+                yield from _splittings(problem, family, config, device, asked, pads[read])
     elif family.splits is not None and asked.split is not None:
         for config in configs:
             splits = family.splits(config, asked.split) if config.splitting == 1 else ()
@@ -76,14 +80,18 @@ def variants(
         yield from configs
 
 
-def _pads(problem: Problem, family: Family[Any], asked: Wish) -> tuple[Pad, ...]:
-    needed = needed_copies(problem, family)
-    pads: tuple[Pad, ...] = ("no", needed) if family.unaligned and needed != "no" else (needed,)
-    if not asked.workspace or _copied_bytes(problem, needed) > _MOST_BYTES:
-        pads = ("no",)
+def _pads(problem: Problem, family: Family[Any], along_k: str, turned: str, asked: Wish) -> tuple[Pad, ...]:
+    """The copies to try: none, where a family can do without; those that are needed, of operands `along_k` too; and
+    those of any that may be `turned`, where nothing needs them each on its own as well: either is worth it by the
+    other's extent."""
+    needed, helpful = needed_copies(problem, along_k), needed_copies(problem, turned)
     if asked.pad is not None:
-        pads = (needed if asked.pad == "copy" else asked.pad,)
-    return pads
+        return (helpful if asked.pad == "copy" else asked.pad,)
+    pads: tuple[Any, ...] = ("no", needed) if family.unaligned else (needed,)
+    if family.unaligned:
+        pads += tuple(name for name in turned if name in helpful)
+    fitting = [pad for pad in (*pads, helpful) if _copied_bytes(problem, pad) <= _MOST_BYTES]
+    return tuple(dict.fromkeys(fitting)) if fitting and asked.workspace else ("no",)
 
 
 def _splittings(

@@ -11,6 +11,7 @@ import pytest
 
 from cutegemm import device, epilogues
 from cutegemm.compiler import Spec, build, sass
+from cutegemm.kernels import workspace
 from cutegemm.kernels.simt_f32_config import CONFIGS, SimtConfig, vector_floats
 from cutegemm.planner import FAMILIES, contiguous_problem, refusal
 from cutegemm.problem import Access, Problem
@@ -41,6 +42,13 @@ CASES: dict[str, tuple[str, SimtConfig, Problem]] = {
         replace(CONFIGS[9], pad="b"),
         problem(signature={"a": Access("fp32", "strided", 4), "b": Access("fp32", "n", 4)}),
     ),
+    "nt, turned": ("sm_90a", replace(CONFIGS[0], pad="ab"), problem("nt")),
+    "4 bytes, turned A, copied B, split": ("sm_80", replace(CONFIGS[2], split=3, pad="ab"), problem(align=4)),
+    "strided A, turned": (
+        "sm_100a",
+        replace(CONFIGS[9], pad="ab"),
+        problem("nt", signature={"a": Access("fp32", "strided", 4)}),
+    ),
 }
 
 
@@ -66,7 +74,7 @@ def test_machine_code(case: tuple[str, SimtConfig, Problem], tmp_path: Path) -> 
     assert inner.count("LDS") == reads
     assert len(inner) - inner.count("MOV") <= fma + reads + 8
     assert inner.count("MOV") <= (16 if blackwell else 0)
-    inside = made.signature if config.pad == "no" else replace(made.signature, b=replace(made.signature.b, align=16))
+    inside = workspace.inner(made.signature, config.pad, 1)
     moved = [
         (tile * config.tile_k // config.threads, vector_floats(access, mn))
         for tile, access, mn in ((config.tile_m, inside.a, "m"), (config.tile_n, inside.b, "n"))
@@ -74,6 +82,10 @@ def test_machine_code(case: tuple[str, SimtConfig, Problem], tmp_path: Path) -> 
     # The k-tile that may end past K float by float, the rest of the prologue's and the loop's one.
     copies = sum(floats + (config.stages - 1) * floats // vector for floats, vector in moved)
     assert code.opcodes["LDGSTS"] == copies
+    # What is turned passes through shared memory: 16 numbers a thread, four at a time.
+    accesses = {name: getattr(made.signature, name) for name in workspace.operands(config.pad)}
+    turned = sum(access.major in ("k", "strided") for access in accesses.values())
+    assert code.opcodes.get("LDG", 0) >= 16 * turned and code.opcodes["STS"] >= 4 * turned
 
 
 def _loops(listing: str) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""TF32 by wgmma: what an operand is rounded to, operands turned along K, split K, batches and epilogues."""
+"""TF32 by wgmma: what an operand is rounded to, operands that do not lie along K, split K, batches and epilogues."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from tests.semantics.inputs import FP32, everything, in_nan, randn
 
 pytestmark = pytest.mark.gpu
 
-#: One of each schedule, and a swapped one; what has to be copied, and split, is left to the call.
+#: One of each schedule, and swapped ones; what is copied or split, or passes through registers, follows from the call.
 KERNELS = (
     "sm90_wgmma:tile=128x128x32,cluster=2x1,schedule=cooperative,bits=32",
     "sm90_wgmma:tile=128x192x32,cluster=1x2,schedule=pingpong,bits=32",
     "sm90_wgmma:tile=128x32x32,swap_ab=yes,bits=32",
+    "sm90_wgmma:tile=256x128x32,swap_ab=yes,bits=32",
+    "sm90_wgmma:tile=128x160x32,schedule=pingpong,swap_ab=yes,bits=32",
 )
 LAYOUTS = ("nn", "nt", "tn", "tt")
 

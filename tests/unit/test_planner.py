@@ -254,6 +254,7 @@ def test_planning_imports_neither_torch_nor_the_dsl() -> None:
             WgmmaConfig(128, 128, 6, cluster_m=2, pingpong=True, raster=16),
             WgmmaConfig(128, 256, 4, cluster_m=2, raster=16),
             WgmmaConfig(128, 256, 4, cluster_m=2, raster=16, tile_k=32, bits=32),
+            WgmmaConfig(128, 256, 4, cluster_m=2, raster=16, tile_k=32, swap_ab=True, bits=32),
         )),
         ("sm90_wgmma:swap_ab=yes", tuple(c for c in WGMMA if c.swap_ab)),
         ("sm90_wgmma:tile=256x128x64,walk=n", (WgmmaConfig(256, 128, 4, cluster_n=2, raster=16, walk="n"),)),

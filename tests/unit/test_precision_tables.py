@@ -149,7 +149,7 @@ def test_times_come_with_the_memory_that_they_cost() -> None:
     )
     text = precision_tables.render([("h200/fp32.json", replace(FILE, suite="fp32", rows=both))])
     assert [line for line in text.splitlines() if line.startswith("| 4096")] == [
-        '| 4096×4096×4096 | nn | `"ieee"` | 2000.0 | 69 | 3000.0 | 1.50 | 0 |',
+        '| 4096×4096×4096 | nn | `"ieee"` | 2000.0 | 69 | 3000.0 | 1.50 | 64 |',
         f'| 4096×4096×4096 | nn | `"bf16x6"` | 1000.0 | 137 | 3000.0 | 3.00 | {pieces.workspace / 2**20:.0f} |',
     ]
     assert pieces.workspace >= 6 * 2 * 4096**2

@@ -80,7 +80,7 @@ def test_what_is_multiplied_is_aligned_and_summed_in_fp32() -> None:
     assert part.a.align == 16 and part.b == signature.b
     assert part.epilogue == IDENTITY and part.outputs == (workspace.PARTIAL,) and part.operands == ()
     assert "out0" in [t.name for t in abi.tensors(part)]
-    assert workspace.padded(Access("fp16", "strided", 2)).major == "k"
+    assert workspace.padded("b", Access("fp16", "strided", 2)).major == "k"
 
 
 @pytest.mark.parametrize("split", range(1, 200))

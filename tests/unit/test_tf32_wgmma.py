@@ -13,12 +13,16 @@ from cutegemm.errors import UnsupportedArchitectureError
 from cutegemm.kernels import turning, workspace
 from cutegemm.kernels.wgmma_config import OF_TF32, WgmmaConfig
 from cutegemm.planner import FAMILIES, contiguous_problem, refusal
+from cutegemm.planner.pin import parse_pin
 from cutegemm.planner.plan import plan_problem
 from cutegemm.problem import Access
 
 FAMILY = FAMILIES["sm90_wgmma"]
 H200 = lookup("H200")
 PIN = f"sm90_wgmma:{OF_TF32[0]}"
+SWAPPED = f"sm90_wgmma:{next(config for config in OF_TF32 if config.swap_ab)}"
+ALTERNATING = f"sm90_wgmma:{next(config for config in OF_TF32 if config.pingpong and config.swap_ab)}"
+FULL = f"sm90_wgmma:{next(config for config in OF_TF32 if config.accumulators == 192)}"
 OLDER = "sm80_multistage:tile=64x64x32,stages=4,warps=2x2,bits=32"
 
 
@@ -27,14 +31,16 @@ def problem(m: int = 4096, n: int = 4096, k: int = 4096, **keywords: Any) -> Any
 
 
 @pytest.mark.parametrize("gpu", ["H200", "H100 SXM", "H100 PCIe"])
-@pytest.mark.parametrize(("layout", "pad"), [("nt", "no"), ("nn", "b"), ("tt", "a"), ("tn", "ab")])
-def test_hopper_multiplies_tf32_by_wgmma(gpu: str, layout: str, pad: str) -> None:
+@pytest.mark.parametrize(("layout", "copies"), [("nt", 0), ("nn", 0), ("tt", 0), ("tn", 1)])
+def test_hopper_multiplies_tf32_by_wgmma(gpu: str, layout: str, copies: int) -> None:
     made = plan(4096, 4096, 2048, dtype="fp32", precision="tf32", layout=layout, arch=gpu)
     options = made.config.options()
-    assert (made.family, options["bits"], options["pad"], made.measured) == ("sm90_wgmma", "32", pad, 0)
+    assert (made.family, options["bits"], made.measured) == ("sm90_wgmma", "32", 0)
+    assert len(workspace.operands(options["pad"])) == copies
+    assert layout != "nn" or options["swap_ab"] == "yes"
     estimates = [c.estimate for c in made.candidates if c.family == "sm80_multistage" and c.estimate is not None]
     assert made.us < min(estimate.us for estimate in estimates)
-    assert made.workspace == 4 * 2048 * 4096 * (0 if pad == "no" else len(pad))
+    assert made.workspace == 4 * 2048 * 4096 * copies
 
 
 def test_what_is_not_aligned_is_copied_too() -> None:
@@ -48,17 +54,38 @@ def test_other_gpus_and_other_precisions_have_their_own() -> None:
     assert plan(4096, 4096, 4096, dtype="fp32", precision="bf16x6", arch="H200").config.options()["bits"] == "16"
 
 
-@pytest.mark.parametrize(("layout", "name"), [("nn", "b"), ("tt", "a")])
-def test_operands_along_m_or_n_are_refused_by_name_where_they_may_not_be_copied(layout: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("layout", "kernel", "name"),
+    [("nn", PIN, "b"), ("tt", SWAPPED, "a"), ("tt", FULL, "a"), ("nn", FULL, "b"), ("tn", PIN, "b")],
+)
+def test_operands_along_m_or_n_are_refused_by_name_where_they_may_not_be_copied(
+    layout: str, kernel: str, name: str
+) -> None:
     text = f"{name} is [mn]-major: TF32's wgmma reads K-major operands: pad={name} would copy it"
-    for keywords in ({"kernel": PIN}, {"kernel": "sm90_wgmma", "padding": "predicate"}):
-        with pytest.raises(UnsupportedArchitectureError, match=text):
-            plan(256, 256, 256, dtype="fp32", precision="tf32", layout=layout, arch="H200", **keywords)
-    as_it_is = plan(4096, 4096, 4096, dtype="fp32", precision="tf32", layout=layout, arch="H200", padding="predicate")
-    assert as_it_is.family == "sm80_multistage"
-    swapped = next(config for config in OF_TF32 if config.swap_ab)
-    found = refusal(problem(layout=layout), FAMILY, swapped, H200)
-    assert found is not None and found.reason.startswith(f"{name} is ")
+    with pytest.raises(UnsupportedArchitectureError, match=text):
+        plan_problem(problem(layout=layout), H200, kernel=kernel)
+
+
+def test_one_operand_passes_through_registers() -> None:
+    for layout, kernel in (("tt", PIN), ("nn", SWAPPED), ("nn", ALTERNATING)):
+        assert plan_problem(problem(layout=layout), H200, kernel=kernel).kernel == kernel
+    made = plan_problem(problem(layout="tn"), H200, padding="predicate")
+    assert made.family == "sm80_multistage"
+    narrow = WgmmaConfig(128, 128, 4, tile_k=16, bits=32)
+    assert [config.along_k for config in (OF_TF32[0], narrow, WgmmaConfig(128, 128, 4))] == ["b", "ab", ""]
+
+
+def test_what_passes_through_registers_may_be_copied_instead() -> None:
+    """The planner weighs both, and a pin may name either."""
+    for layout, kernel, pads in (("nn", SWAPPED, ("no", "b")), ("tt", PIN, ("no", "a")), ("tn", PIN, ("b", "ab"))):
+        tried = {c.config for c in plan_problem(problem(layout=layout), H200).candidates if c.refusal is None}
+        config = parse_pin(kernel).configs[0]
+        assert {c.pad for c in tried if c == replace(config, pad=c.pad)} == set(pads)
+        for pad in pads:
+            pinned = plan_problem(problem(layout=layout), H200, kernel=f"{kernel},pad={pad}")
+            assert pinned.config.options()["pad"] == pad
+        copied = plan_problem(problem(layout=layout), H200, kernel=kernel.partition(":")[0], padding="copy")
+        assert copied.config.options()["pad"] == {"nn": "b", "tt": "a", "tn": "ab"}[layout]
 
 
 def test_only_copies_that_help_are_made() -> None:
@@ -69,12 +96,12 @@ def test_only_copies_that_help_are_made() -> None:
         plan_problem(problem(layout="nn"), H200, kernel=f"{OLDER},pad=b")
     made = plan_problem(problem(layout="nn"), H200, kernel=OLDER, padding="copy")
     assert made.config.options()["pad"] == "no"
-    made = plan_problem(problem(layout="nn"), H200, kernel="sm90_wgmma", padding="copy")
+    made = plan_problem(problem(layout="nn"), H200, kernel="sm90_wgmma:schedule=pingpong,bits=32", padding="copy")
     assert made.config.options()["pad"] == "b"
 
 
 def test_a_function_of_a_c_library_has_no_memory_to_copy_to() -> None:
-    assert plan_problem(problem(layout="nn"), H200, workspace=False).family == "sm80_multistage"
+    assert plan_problem(problem(layout="tn"), H200, workspace=False).family == "sm80_multistage"
     assert plan_problem(problem(m=4104), H200, workspace=False).family == "sm90_wgmma"
 
 
@@ -101,8 +128,6 @@ def test_copies_lie_along_k() -> None:
         made = workspace.inner(signature, "ab", 1)
         assert made.a == made.b == Access("fp32", "k", 16)
         assert workspace.rows("b", signature.b, "tf32") == ("n", "k")
-    strict = problem(layout="nn", precision="ieee").signature
-    assert workspace.inner(strict, "ab", 1).b.major == "n" and workspace.rows("b", strict.b) == ("k", "n")
 
 
 def test_a_tile_is_turned_in_shared_memory_without_two_threads_in_one_bank() -> None:
