@@ -52,7 +52,8 @@ Programmatic dependent launch: a CTA may start while the kernel before it in the
 Split K (`split`), copied operands (`pad`) and pieces of operands: `workspace` says what lies where, `surroundings`
 launches what goes before and after. A part of K is another tile of the same place, whose fp32 sums go to the workspace
 as the output of a further batch entry; the sum over the parts, and the epilogue, are a kernel of their own. With
-`reduction` "atomic" TMA adds them to one sum instead, as they come.
+`reduction` "atomic" TMA adds them to one sum instead, as they come. A part has every `split`-th k-tile, so that parts
+which are multiplied at the same time read adjacent lines of a row.
 Of `cluster_k` parts the sums meet in shared memory instead (`cluster_sum`), and the CTAs of a cluster that have them
 finish `share_n` columns each: with the whole epilogue where K has no more parts than these.
 
@@ -393,11 +394,11 @@ class WgmmaGemm:
             if cutlass.const_expr(cfg.stream):
                 index, first_k, depth = share.walk(i)
             row, column, l0, l1, part = self._tile(index, v, rank_m, rank_n)
-            first_k = first_k + (part * cfg.cluster_k + rank_k) * k_tiles
+            first_k = first_k + part * cfg.cluster_k + rank_k
             a0, a1 = tma.batch(self._argument("a"), v, l0, l1)
             b0, b1 = tma.batch(self._argument("b"), v, l0, l1)
             for step_k in cutlass.range(depth, unroll=1):
-                k = first_k + step_k
+                k = first_k + step_k * cfg.split
                 cute.arch.mbarrier_wait(empty + stage, phase)
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive_and_expect_tx(full + stage, cfg.stage_bytes)

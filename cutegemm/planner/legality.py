@@ -270,8 +270,8 @@ def surroundings_refusal(problem: Problem, family: Family[Any], config: Any, ask
         error = UnsupportedArchitectureError if config.split == together > 1 else ShapeError
         return Refusal("split", f"split={config.split}: {most}", error)
     lines = problem.m * problem.batch * ceil(problem.n / workspace.PITCH) * workspace.lanes_of(parts)
-    # What is added to has to be cleared, by threads that count in steps of their number.
-    if parts > 1 and lines + (2 * _COPYING if workspace.atomic(config) else 0) > INT32_MAX:
+    # The threads that add them up, or clear what is added to, count in steps of their number.
+    if parts > 1 and lines + 2 * _COPYING > INT32_MAX:
         sizes = f"m={problem.m}, n={problem.n}, batch={problem.batch}"
         return Refusal("split", f"{sizes}: too many sums to count in 32 bits", ShapeError)
     return extent_refusal(problem, 1, 1, config.tile_k * config.split)
