@@ -6,7 +6,8 @@ same bits. The parts come out of L2, where the kernel before left them.
 
 Blocks walk the items, as many blocks as `_BLOCKS_PER_SM` of every SM. With programmatic dependent launch they start as
 soon as there is room, which is first on SMs that the kernel before does not use: an SM would take them all, and read
-all parts alone. So each asks for so much shared memory that no more fit.
+all parts alone. So each asks for so much shared memory that no more fit. (bf16 512 x 512 x 8192 in 4 parts in a CUDA
+graph on an H200, 2026-11: 12.6 us, without it 14.2.)
 """
 
 from __future__ import annotations

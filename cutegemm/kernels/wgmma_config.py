@@ -209,6 +209,7 @@ CONFIGS: tuple[WgmmaConfig, ...] = (
     WgmmaConfig(256, 144, stages=3, cluster_n=2, swap_ab=True),
     WgmmaConfig(256, 144, stages=3, swap_ab=True),
     WgmmaConfig(128, 128, stages=6, cluster_m=2),
+    WgmmaConfig(128, 128, stages=6, cluster_m=2, cluster_n=2),
     WgmmaConfig(128, 128, stages=6),
     WgmmaConfig(128, 96, stages=6, cluster_m=2),
     WgmmaConfig(128, 96, stages=6),
@@ -230,7 +231,9 @@ CONFIGS: tuple[WgmmaConfig, ...] = (
     # Too few tiles for the GPU, and a long K: parts of it are added up in clusters.
     WgmmaConfig(128, 128, stages=5, cluster_k=2, split=2),
     WgmmaConfig(128, 128, stages=5, cluster_m=2, cluster_k=2, split=2),
+    WgmmaConfig(128, 128, stages=5, cluster_m=2, cluster_n=2, cluster_k=2, split=2),
     WgmmaConfig(128, 128, stages=4, cluster_m=2, cluster_k=4, split=4),
+    WgmmaConfig(64, 64, stages=9, pingpong=True, cluster_m=2, cluster_n=2, cluster_k=2, split=2),
     WgmmaConfig(128, 64, stages=7, cluster_k=2, split=2),
     WgmmaConfig(128, 64, stages=7, cluster_k=4, split=4),
     WgmmaConfig(128, 64, stages=7, cluster_n=2, cluster_k=2, split=2),

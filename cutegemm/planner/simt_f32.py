@@ -24,10 +24,10 @@ SCHEDULERS = 4
 _UNROLLED, _ALONG_K = 4, 8
 #: The shortest step of one k: a read of shared memory (29 clocks on an H100, arXiv:2402.13499) and its issue.
 STEP_LATENCY = 33
-#: Issue slots that a copy of A and one of B cost, with their shares of what else a k-tile takes. Fitted, to 2% in the
-#: mean, to 8 configurations on nn and nt at 4096^3 and 8192^3 and to the best on tn: what lies along K takes four times
-#: as many copies (H200, 2026-11).
-COPY_SLOTS = (9, 8)
+#: Issue slots that a copy of A and one of B cost, and a k-tile's barrier. Fitted, to 2% in the mean, to what a GPU took
+#: with operands as they lie and turned at 4096^3, 8192^3 and beside: what lies along K takes four times as many copies
+#: (H200, 2026-11).
+COPY_SLOTS, BARRIER_SLOTS = (8, 7), 30
 #: Clocks that a warp's vector read keeps shared memory busy: half a warp at a time.
 READ_CLOCKS = 2
 
@@ -100,7 +100,7 @@ class IssueModel(TileModel):
             for slots, tile, vector in zip(COPY_SLOTS, (config.tile_m, config.tile_n), self.vectors, strict=True)
         )
         fma = blocks * warps * 32 * multiply_adds / self.fma_per_clk
-        issue = blocks * warps * (multiply_adds + reads + copies) / SCHEDULERS
+        issue = blocks * warps * (multiply_adds + reads + copies + BARRIER_SLOTS) / SCHEDULERS
         shared = blocks * warps * READ_CLOCKS * reads + blocks * config.stage_bytes / SMEM_BYTES_PER_CLK
         # A block's own chain of steps, and the memory latency that its stages in flight must cover (Little's law).
         latency = max(STEP_LATENCY * tile_k, memory_latency / (config.stages - 1))
