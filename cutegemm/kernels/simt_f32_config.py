@@ -103,9 +103,7 @@ def vector_floats(access: Access, mn: str) -> int:
 CONFIGS: tuple[SimtConfig, ...] = (
     SimtConfig(128, 256, 16, stages=4, thread_m=8, thread_n=16),
     SimtConfig(128, 256, 32, stages=3, thread_m=8, thread_n=16),
-    SimtConfig(128, 256, 64, stages=2, thread_m=8, thread_n=16),
     SimtConfig(256, 128, 16, stages=4, thread_m=8, thread_n=16),
-    SimtConfig(256, 128, 32, stages=3, thread_m=8, thread_n=16),
     SimtConfig(128, 128, 16, stages=4, thread_m=8, thread_n=16),
     SimtConfig(128, 128, 32, stages=3, thread_m=8, thread_n=16),
     SimtConfig(128, 128, 16, stages=3, thread_m=8, thread_n=16),

@@ -27,7 +27,7 @@ STEP_LATENCY = 33
 #: Issue slots that a copy of A and one of B cost, and a k-tile's barrier. Fitted, to 2% in the mean, to what a GPU took
 #: with operands as they lie and turned at 4096^3, 8192^3 and beside: what lies along K takes four times as many copies
 #: (H200, 2026-11).
-COPY_SLOTS, BARRIER_SLOTS = (8, 7), 30
+COPY_SLOTS, BARRIER_SLOTS = (8, 7), 60
 #: Clocks that a warp's vector read keeps shared memory busy: half a warp at a time.
 READ_CLOCKS = 2
 

@@ -213,7 +213,7 @@ def test_what_is_copied_lies_where_the_product_reads(
 def test_operands_along_k_are_turned_where_that_pays(layout: str, pad: str) -> None:
     for size in (4096, 8192):
         made = plan(size, size, size, dtype="fp32", layout=layout, arch="H200")
-        assert (made.family, made.config.options()["pad"], made.measured) == ("simt_f32", pad, 0)
+        assert (made.family, made.config.options()["pad"]) == ("simt_f32", pad)
         assert made.workspace == 4 * size**2 * (0 if pad == "no" else len(pad))
         terms = made.candidates[0].estimate.terms  # type: ignore[union-attr]
         assert ("copies" in terms) == (pad != "no") and ("64.0 MiB" in made.explain()) == (made.workspace == 64 << 20)
