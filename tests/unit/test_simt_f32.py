@@ -15,7 +15,7 @@ from cutegemm.kernels.simt_f32_config import CONFIGS, FLOAT_BYTES, LANES_M, LANE
 from cutegemm.planner import FAMILIES, contiguous_problem, refusal
 
 FAMILY = FAMILIES["simt_f32"]
-BASE, STAGE = 1 << 20, 1 << 17
+BASE, STAGE = 1 << 20, 1 << 16
 #: How an operand of `rows` x `depth` lies: floats from row to row and along K, and how many are copied at a time.
 LAYOUTS = {
     "along k": lambda rows, depth: (depth, 1, 1),
