@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cutegemm import gemm
 from cutegemm.compiler import Spec
 from cutegemm.fusion.registry import registered
 from cutegemm.fusion.trace import Epilogue
 from tests import ahead
-from tests.helpers import Guarded
+from tests.helpers import Guarded, check
 
 COUNT = 300
 _DTYPES = (torch.bfloat16, torch.float16)
@@ -143,3 +144,15 @@ def _bind(rng: random.Random, epilogue: Epilogue | None, batch: tuple[int, ...],
             step = rng.choice((1, 2))  # a strided vector now and then
             operands.append(values[:: 3 - step][: math.prod((*outer, *own))].reshape(*outer, *own))
     return epilogue(*operands)
+
+
+def run(problem: Problem, jit: str | None, **pins: Any) -> None:
+    """Compares the GPU's results of `problem` with the reference's; `pins` say how they are made."""
+    gemm(problem.a, problem.b, out=problem.out, jit=jit, **problem.keywords, **pins)  # type: ignore[arg-type]
+    results = [out.tensor for out in problem.outs]
+    try:
+        check(results[0] if len(results) == 1 else results, problem.a, problem.b, **problem.meaning)
+        for out in problem.outs:
+            out.assert_intact()
+    except AssertionError as wrong:
+        raise AssertionError(f"{problem.text}: {wrong}") from None

@@ -14,7 +14,7 @@ from torch import Tensor
 from cutegemm import ArgumentError, epilogues, gemm
 from tests import ahead
 from tests.helpers import Guarded, check
-from tests.semantics.inputs import FP32, everything, in_nan, randn
+from tests.semantics.inputs import FP32, everything, fp32_operands, in_nan, randn
 
 pytestmark = pytest.mark.gpu
 
@@ -42,17 +42,6 @@ def setting() -> Iterator[Any]:
     matmul.fp32_precision = before
 
 
-def operands(
-    m: int, n: int, k: int, layout: str, align: int = 16, batch: tuple[int, ...] = ()
-) -> tuple[Tensor, Tensor]:
-    """A and B; matrices in memory that is NaN elsewhere, their rows aligned to `align` bytes and no more."""
-    a = randn(*batch, *((m, k) if layout[0] == "n" else (k, m)), dtype=FP32, seed=k)
-    b = randn(*batch, *((k, n) if layout[1] == "n" else (n, k)), dtype=FP32, seed=k + 1)
-    if not batch:
-        a, b = in_nan(a, align), in_nan(b, align)
-    return (a if layout[0] == "n" else a.mT), (b if layout[1] == "n" else b.mT)
-
-
 def run(kernel: str, a: Tensor, b: Tensor, **keywords: Any) -> None:
     precision = KERNELS[kernel.partition(",split")[0].partition(",pad")[0]]
     out = Guarded((*a.shape[:-1], b.shape[-1]), FP32)
@@ -62,7 +51,7 @@ def run(kernel: str, a: Tensor, b: Tensor, **keywords: Any) -> None:
 
 
 def test_a_call_follows_torch_and_a_changed_setting_is_noticed(setting: Any) -> None:
-    a, b = operands(300, 264, 512, "nn")
+    a, b = fp32_operands(300, 264, 512, "nn")
     made = {}
     for precision in ("ieee", "tf32", "ieee", "tf32"):
         setting.fp32_precision = precision
@@ -106,7 +95,7 @@ def test_every_alignment_split_and_copy(kernel: str, layout: str) -> None:
     sizes = ((4, (129, 257, 1031)), (8, (70, 74, 200)), (16, (300, 72, 1000)))
     for (align, (m, n, k)), extra in itertools.product(sizes, ("", ",split=3", ",pad=ab", ",split=2,pad=ab")):
         if align < 16 or "pad" not in extra:
-            calls.append((kernel + extra, *operands(m, n, k, layout, align)))
+            calls.append((kernel + extra, *fp32_operands(m, n, k, layout, align)))
     if not ahead.in_worker():
         ahead.build(ahead.spec_of(a, b, kernel=name, precision=KERNELS[kernel]) for name, a, b in calls)
     for call in calls:
@@ -115,13 +104,13 @@ def test_every_alignment_split_and_copy(kernel: str, layout: str) -> None:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_batches_strides_and_epilogues(kernel: str) -> None:
-    a, b = operands(65, 136, 416, "nt", batch=(2, 3))
+    a, b = fp32_operands(65, 136, 416, "nt", batch=(2, 3))
     run(kernel, a, b[:, :1])
     run(kernel + ",split=4", a[:, ::2], b[:, ::2])
     wide = randn(130, 333, dtype=FP32)
     run(kernel, wide[::2, ::3], randn(222, 80, dtype=FP32)[::2, ::2])
     m, n, k = 133, 264, 1096
-    a, b = operands(m, n, k, "nn")
+    a, b = fp32_operands(m, n, k, "nn")
     row, col, tile = (randn(*shape, dtype=FP32, seed=9) for shape in ((n,), (m,), (m, n)))
     c = in_nan(randn(m, n, dtype=FP32, seed=6))
     cases: list[dict[str, Any]] = [
@@ -140,7 +129,7 @@ def test_batches_strides_and_epilogues(kernel: str) -> None:
 
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
 def test_scaled_inputs(scale: float) -> None:
-    a, b = operands(257, 130, 4096, "nn")
+    a, b = fp32_operands(257, 130, 4096, "nn")
     spread = torch.logspace(-1, 1, 4096) ** 3
     for kernel, precision in KERNELS.items():
         check(gemm(a * scale * spread, b / spread[:, None], kernel=kernel, precision=precision), a * scale * spread,

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from cutegemm import gemm
 from cutegemm.problem import PRECISIONS
 from tests import ahead
 from tests.gpu import problems
-from tests.helpers import check
 
 pytestmark = pytest.mark.gpu
 
@@ -32,21 +30,10 @@ def jit(request: pytest.FixtureRequest) -> str | None:
 
 @pytest.mark.parametrize("number", range(problems.COUNT), ids=lambda number: f"{number:03d}")
 def test_problem(number: int, jit: str | None) -> None:
-    run(problems.make(number), jit)
+    problems.run(problems.make(number), jit)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("number", range(FP32_COUNT), ids=lambda number: f"{number:03d}")
 def test_fp32_problem(number: int, precision: str, jit: str | None) -> None:
-    run(problems.make(number, precision=precision), jit)
-
-
-def run(problem: problems.Problem, jit: str | None) -> None:
-    gemm(problem.a, problem.b, out=problem.out, jit=jit, **problem.keywords)
-    results = [out.tensor for out in problem.outs]
-    try:
-        check(results[0] if len(results) == 1 else results, problem.a, problem.b, **problem.meaning)
-        for out in problem.outs:
-            out.assert_intact()
-    except AssertionError as wrong:
-        raise AssertionError(f"{problem.text}: {wrong}") from None
+    problems.run(problems.make(number, precision=precision), jit)

@@ -13,7 +13,7 @@ from cutegemm import epilogues, gemm
 from tests import ahead
 from tests.gpu import problems
 from tests.helpers import Guarded, check
-from tests.semantics.inputs import FP32, in_nan, randn
+from tests.semantics.inputs import FP32, fp32_operands, in_nan, randn
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("poisoned")]
 
@@ -32,17 +32,6 @@ def on_the_gpu() -> Iterator[None]:
     torch.set_default_device("cuda")
     yield
     torch.set_default_device(None)
-
-
-def operands(
-    m: int, n: int, k: int, layout: str, align: int = 16, batch: tuple[int, ...] = ()
-) -> tuple[Tensor, Tensor]:
-    """A and B; matrices in memory that is NaN elsewhere, their rows aligned to `align` bytes and no more."""
-    a = randn(*batch, *((m, k) if layout[0] == "n" else (k, m)), dtype=FP32, seed=k)
-    b = randn(*batch, *((k, n) if layout[1] == "n" else (n, k)), dtype=FP32, seed=k + 1)
-    if not batch:
-        a, b = in_nan(a, align), in_nan(b, align)
-    return (a if layout[0] == "n" else a.mT), (b if layout[1] == "n" else b.mT)
 
 
 def run(kernel: str, a: Tensor, b: Tensor, **keywords: Any) -> None:
@@ -64,7 +53,7 @@ def run_all(calls: list[tuple[str, Tensor, Tensor]]) -> None:
 def test_every_layout_and_alignment_split_or_not(kernel: str, layout: str) -> None:
     calls = []
     for m, n, k, align, pad in ((300, 264, 1000, 16, TURNED[layout]), (129, 257, 1031, 4, "ab"), (70, 74, 202, 8, "a")):
-        calls += [(f"{kernel},split={s},pad={pad}", *operands(m, n, k, layout, align)) for s in (1, 3)]
+        calls += [(f"{kernel},split={s},pad={pad}", *fp32_operands(m, n, k, layout, align)) for s in (1, 3)]
     run_all(calls)
 
 
@@ -72,14 +61,14 @@ def test_every_layout_and_alignment_split_or_not(kernel: str, layout: str) -> No
 def test_edges(layout: str) -> None:
     """One row, one column, a K of 1 and of 0, in workspaces that hold NaN."""
     sizes = ((1, 70, 65), (70, 1, 65), (130, 66, 1), (65, 129, 64), (64, 64, 63))
-    run_all([(f"{KERNELS[2]},pad=ab", *operands(*size, layout, 4)) for size in sizes])
-    run_all([(f"{KERNELS[2]},pad=ab", *operands(33, 34, 0, layout, 4, (2,)))])
+    run_all([(f"{KERNELS[2]},pad=ab", *fp32_operands(*size, layout, 4)) for size in sizes])
+    run_all([(f"{KERNELS[2]},pad=ab", *fp32_operands(33, 34, 0, layout, 4, (2,)))])
 
 
 @pytest.mark.parametrize("kernel", [KERNELS[0], KERNELS[2]])
 def test_batches_broadcast_operands_and_strides(kernel: str) -> None:
-    a, b = operands(65, 136, 416, "nt", batch=(2, 3))
-    one, column = operands(65, 136, 416, "nt", batch=(1,))[1], operands(65, 136, 416, "nt", batch=(2, 1))[0]
+    a, b = fp32_operands(65, 136, 416, "nt", batch=(2, 3))
+    one, column = fp32_operands(65, 136, 416, "nt", batch=(1,))[1], fp32_operands(65, 136, 416, "nt", batch=(2, 1))[0]
     wide, deep = randn(130, 1000, dtype=FP32), randn(1000, 160, dtype=FP32)
     calls = [
         (f"{kernel},pad=ab", a, b),
@@ -96,7 +85,7 @@ def test_batches_broadcast_operands_and_strides(kernel: str) -> None:
 
 
 def test_epilogues_run_once_and_the_same_bits_come_each_time() -> None:
-    a, b = operands(133, 264, 1096, "nt")
+    a, b = fp32_operands(133, 264, 1096, "nt")
     row, c = randn(264, dtype=FP32, seed=9), in_nan(randn(133, 264, dtype=FP32, seed=6))
     cases: list[dict[str, Any]] = [{"epilogue": epilogues.bias_gelu(row)}, {"c": c, "beta": 0.5, "alpha": -2.0}]
     for kernel in (f"{KERNELS[0]},pad=ab", f"{KERNELS[0]},split=4,pad=b"):
@@ -109,7 +98,7 @@ def test_epilogues_run_once_and_the_same_bits_come_each_time() -> None:
 def test_copies_change_no_bits() -> None:
     """The product reads the same numbers in the same order."""
     for layout, pad in TURNED.items():
-        a, b = operands(300, 520, 1001, layout, 4)
+        a, b = fp32_operands(300, 520, 1001, layout, 4)
         wanted = gemm(a, b, kernel=KERNELS[0], precision="ieee")
         for copies in {pad, "ab"} - {"no"}:
             assert torch.equal(gemm(a, b, kernel=f"{KERNELS[0]},pad={copies}", precision="ieee"), wanted)
@@ -135,12 +124,4 @@ def copied(number: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("number", range(COUNT), ids=lambda number: f"{number:03d}")
 def test_random_problem(number: int, jit: str | None) -> None:
-    problem = problems.make(number, precision="ieee")
-    gemm(problem.a, problem.b, out=problem.out, jit=jit, **problem.keywords, **copied(number))  # type: ignore[arg-type]
-    results = [out.tensor for out in problem.outs]
-    try:
-        check(results[0] if len(results) == 1 else results, problem.a, problem.b, **problem.meaning)
-        for out in problem.outs:
-            out.assert_intact()
-    except AssertionError as wrong:
-        raise AssertionError(f"{problem.text}: {wrong}") from None
+    problems.run(problems.make(number, precision="ieee"), jit, **copied(number))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from cutegemm import Col, Row, Scalar, Tile, epilogue, ops
 
@@ -77,3 +78,14 @@ BATCHES = [
     ((1,), (1,)),
     ((1,), (4,)),
 ]
+
+
+def fp32_operands(
+    m: int, n: int, k: int, layout: str, align: int = 16, batch: tuple[int, ...] = ()
+) -> tuple[Tensor, Tensor]:
+    """A and B; matrices in memory that is NaN elsewhere, their rows aligned to `align` bytes and no more."""
+    a = randn(*batch, *((m, k) if layout[0] == "n" else (k, m)), dtype=FP32, seed=k)
+    b = randn(*batch, *((k, n) if layout[1] == "n" else (n, k)), dtype=FP32, seed=k + 1)
+    if not batch:
+        a, b = in_nan(a, align), in_nan(b, align)
+    return (a if layout[0] == "n" else a.mT), (b if layout[1] == "n" else b.mT)
