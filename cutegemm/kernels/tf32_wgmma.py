@@ -1,11 +1,11 @@
-"""wgmma on TF32 operands in shared memory: the DSL's compiler has the operation, and its Python a class for those on 16
-and on 8 bits only.
+"""wgmma on TF32 operands: the DSL's compiler has the operation, and its Python a class for those on 16 and on 8 bits
+only.
 
 A tile's row of 128 bytes holds 32 numbers instead of 64, and an instruction multiplies 8 along K instead of 16: so
 descriptors, the steps from block to block and the accumulators' fragment are those of bf16. It transposes no operand:
-an A that lies along M comes from registers (`tf32_registers`). And it takes no notice of the 13
-low bits of a number: it would cut off what fp32 has more than TF32. So TMA rounds, to nearest, as it brings a tile: its
-descriptor says that shared memory holds TF32 (`ROUNDED`).
+an A that lies along M comes from registers (`tf32_registers`). And it takes no notice of the 13 low bits of a number:
+it would cut off what fp32 has more than TF32. So TMA rounds, to nearest, as it brings a tile: its descriptor says that
+shared memory holds TF32 (`ROUNDED`).
 """
 
 from __future__ import annotations

@@ -105,13 +105,16 @@ class WgmmaConfig:
 
     @property
     def turned(self) -> str:
-        """The operands that a copy may turn along K: TF32's instruction reads no others in shared memory."""
-        return "" if self.itemsize == OPERAND_BYTES else "ab"
+        """The operands that a copy may turn along K, which it does in TF32."""
+        return "ab"
 
     @property
     def along_k(self) -> str:
-        """Those of them that have to lie along K. A (B with `swap_ab`) may pass through registers instead, where they
-        have room for fragments of a whole tile (`tf32_registers`)."""
+        """Those of them that have to lie along K: TF32's instruction reads no others in shared memory. A (B with
+        `swap_ab`) may pass through registers instead, where they have room for fragments of a whole tile
+        (`tf32_registers`)."""
+        if self.itemsize == OPERAND_BYTES:
+            return ""
         if self.row_bytes < SWIZZLE_BYTES or self.accumulators + self.fragments > MAX_ACCUMULATORS:
             return self.turned
         return self.turned.replace("b" if self.swap_ab else "a", "")

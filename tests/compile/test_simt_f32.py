@@ -12,8 +12,9 @@ import pytest
 from cutegemm import device, epilogues
 from cutegemm.compiler import Spec, build, sass
 from cutegemm.kernels import workspace
-from cutegemm.kernels.simt_f32_config import CONFIGS, SimtConfig, vector_floats
+from cutegemm.kernels.simt_f32_config import SimtConfig, vector_floats
 from cutegemm.planner import FAMILIES, contiguous_problem, refusal
+from cutegemm.planner.pin import parse_pin
 from cutegemm.problem import Access, Problem
 from tests import machine_code
 from tests.compile.test_sm80_multistage import every_kind
@@ -26,27 +27,35 @@ def problem(layout: str = "nn", *, signature: dict[str, Any] | None = None, **ke
     return replace(made, signature=replace(made.signature, **(signature or {})))
 
 
+def named(options: str, **own: Any) -> SimtConfig:
+    """The registered configuration that `options` name, with what is its `own`."""
+    found: SimtConfig
+    (found,) = parse_pin(f"simt_f32:{options}").configs
+    return replace(found, **own)
+
+
+LARGE, SMALL = "tile=128x256x16", "tile=32x64x16"
 #: What a kernel is compiled for, by what is particular about it: architecture, configuration, problem.
 CASES: dict[str, tuple[str, SimtConfig, Problem]] = {
-    "nn": ("sm_90a", CONFIGS[0], problem("nn")),
-    "nt, 4 bytes": ("sm_80", CONFIGS[5], problem("nt", align=4)),
+    "nn": ("sm_90a", named(LARGE), problem("nn")),
+    "nt, 4 bytes": ("sm_80", named("tile=128x128x16,stages=3"), problem("nt", align=4)),
     "tn, C, device scalars": (
         "sm_120a",
-        CONFIGS[6],
+        named("tile=128x128x16,thread=8x8"),
         problem("tn", signature={"c": Access("fp32", "n", 16), "alpha": "fp32", "beta": "bf16"}),
     ),
-    "tt, every kind, split": ("sm_86", replace(CONFIGS[7], split=3), problem("tt", epilogue=every_kind)),
-    "swiglu": ("sm_89", CONFIGS[8], problem(epilogue=epilogues.bias_swiglu, out_dtype="bf16")),
+    "tt, every kind, split": ("sm_86", named("tile=64x128x16", split=3), problem("tt", epilogue=every_kind)),
+    "swiglu": ("sm_89", named("tile=64x64x16"), problem(epilogue=epilogues.bias_swiglu, out_dtype="bf16")),
     "strided A, copied B": (
         "sm_100a",
-        replace(CONFIGS[9], pad="b"),
+        named(SMALL, pad="b"),
         problem(signature={"a": Access("fp32", "strided", 4), "b": Access("fp32", "n", 4)}),
     ),
-    "nt, turned": ("sm_90a", replace(CONFIGS[0], pad="ab"), problem("nt")),
-    "4 bytes, turned A, copied B, split": ("sm_80", replace(CONFIGS[2], split=3, pad="ab"), problem(align=4)),
+    "nt, turned": ("sm_90a", named(LARGE, pad="ab"), problem("nt")),
+    "4 bytes, turned A, copied B, split": ("sm_80", named("tile=256x128x16", split=3, pad="ab"), problem(align=4)),
     "strided A, turned": (
         "sm_100a",
-        replace(CONFIGS[9], pad="ab"),
+        named(SMALL, pad="ab"),
         problem("nt", signature={"a": Access("fp32", "strided", 4)}),
     ),
 }
