@@ -24,6 +24,7 @@ _USUAL = {
     "bits": str(8 * OPERAND_BYTES),
     "pieces": "1",
     "reduction": "ordered",
+    "burst": "1",
 }
 
 #: Operands that a kernel multiplies copies of, their rows aligned to 16 bytes.

@@ -28,7 +28,8 @@ Shared memory: stages x A tile | stages x B tile | sums received | full | empty 
     8 warps x 2 slots x 2 KiB
 
 Timeline, s counting the k-tiles of all of a CTA's tiles
-    producer   for each s:  wait empty[s - stages]; announce full[s]; TMA A, TMA B
+    producer   for each s:  (the first of every `burst` of a tile: wait for the stage of the last of them;)
+                            wait empty[s - stages]; announce full[s]; TMA A, TMA B
     consumer   for each of its tiles: fetch the epilogue's first operands; (ping-pong: wait for its turn)
                    for each k-tile:  wait full[s]; 4 wgmma; wait for the wgmma of s-1; signal empty[s-1]
                    (ping-pong: give the turn away); wait for the last wgmma; signal empty; epilogue
@@ -399,6 +400,11 @@ class WgmmaGemm:
             b0, b1 = tma.batch(self._argument("b"), v, l0, l1)
             for step_k in cutlass.range(depth, unroll=1):
                 k = first_k + step_k * cfg.split
+                if cutlass.const_expr(cfg.burst > 1):
+                    if step_k % cfg.burst == 0:
+                        last = stage + cutlass.min(cfg.burst, depth - step_k) - 1
+                        round_ = Int32(last >= cfg.stages)
+                        cute.arch.mbarrier_wait(empty + (last - round_ * cfg.stages), phase ^ round_)
                 cute.arch.mbarrier_wait(empty + stage, phase)
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive_and_expect_tx(full + stage, cfg.stage_bytes)

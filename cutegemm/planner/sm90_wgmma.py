@@ -171,6 +171,9 @@ def _tile_refusal(config: WgmmaConfig) -> Refusal | None:
     # A pipeline needs a stage to compute on and one to fill.
     if config.stages < 2:
         return Refusal("stages", f"stages={config.stages}: a pipeline needs at least 2")
+    # Consumers free a stage once they have begun with the next.
+    if not 1 <= config.burst <= max(1, config.stages - 2):
+        return Refusal("stages", f"burst={config.burst}: of {config.stages} stages two are being multiplied")
     if config.bits not in (8 * OPERAND_BYTES, _TF32_BITS):
         return Refusal("bits", f"bits={config.bits}: must be {8 * OPERAND_BYTES} or {_TF32_BITS}")
     # A row of K-major tiles is one row of the 128-byte swizzle, or of that of half the width.
