@@ -328,6 +328,8 @@ def test_problems_refused_by_wgmma(
     ("change", "rule", "text"),
     [
         ({"stages": 1}, "stages", "stages=1"),
+        ({"burst": 5}, "stages", "burst=5: of 6 stages two are being multiplied"),
+        ({"burst": 0}, "stages", "burst=0"),
         ({"raster": 0}, "tile", "positive"),
         ({"cluster_n": 0}, "tile", "positive"),
         ({"tile_k": 128}, "swizzle", "tile_k=128: must be 32 or 64"),
