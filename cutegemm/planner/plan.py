@@ -4,6 +4,7 @@ not taken.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -25,6 +26,7 @@ from cutegemm.problem import STRICT, Access, Problem, Role, Signature, access, p
 
 #: The GPU that `plan` describes where none is named and none is present.
 DEFAULT_GPU = "H200"
+_MOST_REASONS = 6  # that an error lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,15 +249,19 @@ def _asked(split_k: int | str, padding: str, pin: Pin | None, problem: Problem) 
 
 
 def _nothing_serves(refused: list[Candidate], device: DeviceSpec, kernel: str | None) -> CuteGemmError:
-    refusals = {c.refusal.reason: c.refusal for c in refused if c.refusal is not None}
+    refusals = [c.refusal for c in refused if c.refusal is not None]
     # What a family of another architecture would have said is of no use, unless there is no other.
-    own = {reason: x for reason, x in refusals.items() if x.rule != "architecture"}
-    reasons = list(own or refusals)
-    if not own:
+    own = [x for x in refusals if x.rule != "architecture"] or refusals
+    # Rules are tried in turn: where the size or dtype rules out a tile, that is what the caller can change. It comes
+    # first, and of the rest what is said of the most configurations.
+    error = next((x.error for x in own if x.error is not UnsupportedArchitectureError), own[0].error)
+    said = Counter(x.reason for x in own)
+    blamed = {x.reason for x in own if x.error is error}
+    reasons = sorted(said, key=lambda reason: (reason not in blamed, -said[reason]))
+    if len(reasons) > _MOST_REASONS:
+        reasons[_MOST_REASONS:] = [f"and {len(reasons) - _MOST_REASONS} more, of other configurations"]
+    if own[0].rule == "architecture":
         reasons.append(_elsewhere(device))
-    errors = [x.error for x in (own or refusals).values()]
-    # Rules are tried in turn: where the size or dtype rules out a tile, that is what the caller can change.
-    error = next((e for e in errors if e is not UnsupportedArchitectureError), errors[0])
     prefix = "" if kernel is None else f"kernel={kernel!r} can't serve this problem: "
     return error(prefix + "; ".join(reasons))
 

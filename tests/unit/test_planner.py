@@ -366,6 +366,13 @@ def test_epilogues_cost_their_traffic_and_arithmetic() -> None:
     assert modelled(plain) < modelled(fused)
 
 
+def test_an_error_lists_a_few_reasons_and_first_what_the_caller_can_change() -> None:
+    with pytest.raises(ShapeError, match="^m=2147483647: rounded up to tiles it must be at most 2147483647; ") as found:
+        plan(2**31 - 1, 8, 8, arch="H200")
+    *reasons, more = str(found.value).split("; ")
+    assert len(reasons) == len(set(reasons)) == 6 and more.endswith("more, of other configurations")
+
+
 def test_planning_estimates_few_configurations() -> None:
     """It sits on the path of a first call, and takes as long as there are estimates to make: some 0.1 ms each."""
     for sizes, most in (((4096, 4096, 4096), 100), ((512, 512, 16384), 300), ((33, 4099, 4096), 300)):
