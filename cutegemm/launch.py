@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from cutegemm.dtypes import lookup
 from cutegemm.errors import CuteGemmError, KernelNotBuiltError
 from cutegemm.kernels import abi, workspace
 from cutegemm.normalize import Call
-from cutegemm.planner import FAMILIES, Plan, parse_pin, plan_problem
+from cutegemm.planner import FAMILIES, Plan, parse_pin, plan_problem, said_of
 from cutegemm.problem import Problem
 from cutegemm.request import Recipe
 from cutegemm.transpose import transposed
@@ -126,10 +126,12 @@ def choose(call: Call) -> Choice:
     device = DeviceSpec.query(index)
     recipe, order = call.recipe, None
     pinned = None if call.options.kernel is None else parse_pin(call.options.kernel).family
-    if (pinned is None or pinned.turns) and recipe.problem.better_transposed:
+    turns = (pinned is None or pinned.turns) and recipe.problem.better_transposed
+    if turns:
         recipe, order = transposed(recipe), (1, 0, *range(2, len(tensors_of(call))))
     asked = call.options
-    plan = _plan(recipe.problem, device, asked.kernel, asked.split_k, asked.padding, asked.deterministic)
+    with said_of(call.recipe.problem) if turns else nullcontext():
+        plan = _plan(recipe.problem, device, asked.kernel, asked.split_k, asked.padding, asked.deterministic)
     spec = compiler.Spec(plan.family, plan.config, recipe.problem.signature, device.arch)
     bundles = serving.bundles(device.arch, device.name)
     if bundles and asked.kernel is None:

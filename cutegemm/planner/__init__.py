@@ -8,7 +8,7 @@ from cutegemm.planner.families import FAMILIES, PINNED, Family
 from cutegemm.planner.legality import Refusal, refusal
 from cutegemm.planner.model import Estimate, Model
 from cutegemm.planner.pin import Pin, parse_pin
-from cutegemm.planner.plan import Candidate, Plan, contiguous_problem, plan, plan_problem
+from cutegemm.planner.plan import Candidate, Plan, contiguous_problem, plan, plan_problem, said_of
 
 __all__ = [
     "FAMILIES",
@@ -25,4 +25,5 @@ __all__ = [
     "plan",
     "plan_problem",
     "refusal",
+    "said_of",
 ]

@@ -5,7 +5,8 @@ not taken.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -143,8 +144,22 @@ def plan(
     device, assumed = _resolve(arch)
     options.check(split_k=split_k, padding=padding, deterministic=deterministic)
     asked: dict[str, Any] = {"split_k": split_k, "padding": padding, "deterministic": deterministic}
-    made = plan_problem(problem.computed, device, kernel=kernel, assumed=assumed, **asked)
+    with said_of(problem):
+        made = plan_problem(problem.computed, device, kernel=kernel, assumed=assumed, **asked)
     return replace(made, transposed=problem.better_transposed)
+
+
+@contextmanager
+def said_of(problem: Problem) -> Iterator[None]:
+    """Errors that come of planning what is `computed` for `problem` say so where that is another problem: their names
+    are its own."""
+    try:
+        yield
+    except CuteGemmError as error:
+        if not problem.better_transposed:
+            raise
+        turned = "D lies along M, so that D^T = B^T A^T is computed and a and b, m and n change places"
+        raise type(error)(f"{turned}: {error}") from None
 
 
 def plan_problem(

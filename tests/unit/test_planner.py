@@ -373,6 +373,12 @@ def test_an_error_lists_a_few_reasons_and_first_what_the_caller_can_change() -> 
     assert len(reasons) == len(set(reasons)) == 6 and more.endswith("more, of other configurations")
 
 
+def test_an_error_of_the_transposed_problem_says_whose_names_it_has() -> None:
+    wanted = "D lies along M, so that .* m and n change places: n=2147483647: rounded up to tiles"
+    with pytest.raises(ShapeError, match=wanted):
+        plan(2**31 - 1, 1, 1, arch="H200")
+
+
 def test_planning_estimates_few_configurations() -> None:
     """It sits on the path of a first call, and takes as long as there are estimates to make: some 0.1 ms each."""
     for sizes, most in (((4096, 4096, 4096), 100), ((512, 512, 16384), 300), ((33, 4099, 4096), 300)):
