@@ -92,6 +92,7 @@ from cutegemm.kernels import (
     workspace,
 )
 from cutegemm.kernels.cluster_sum import ClusterSum
+from cutegemm.kernels.consumer import finish, release
 from cutegemm.kernels.cute_types import NUMERIC
 from cutegemm.kernels.fixup import Fixup
 from cutegemm.kernels.scheduler import place_of, tile_at
@@ -454,17 +455,15 @@ class WgmmaGemm:
             warpgroup.wait_group(1)
             if k > 0:
                 if lane < peers:
-                    tma.release(empty + previous, peer, peers)
+                    release(empty + previous, peer, peers)
             previous = stage
             stage = stage + 1
             if stage == cfg.stages:
                 stage = Int32(0)
                 phase = phase ^ 1
-        if cutlass.const_expr(cfg.pingpong):  # the other group's turn
-            cute.arch.barrier_arrive(barrier_id=2 - consumer, number_of_threads=2 * WARPGROUP)
-        warpgroup.wait_group(0)
+        finish(cfg, consumer)
         if lane < peers:
-            tma.release(empty + previous, peer, peers)
+            release(empty + previous, peer, peers)
         return accumulators
 
     @cute.jit
@@ -487,7 +486,7 @@ class WgmmaGemm:
             warpgroup.commit_group()
             warpgroup.wait_group(0)
             if lane < peers:
-                tma.release(empty + stage, peer, peers)
+                release(empty + stage, peer, peers)
             sums.store(sums.load() + accumulators.load())
             stage = stage + 1
             if stage == cfg.stages:

@@ -21,9 +21,9 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, select_
 from cutlass.cute.nvgpu import warpgroup
 
-from cutegemm.kernels import tma
+from cutegemm.kernels.consumer import finish, release
 from cutegemm.kernels.tf32_wgmma import INSTRUCTION_K
-from cutegemm.kernels.wgmma_config import INSTRUCTION_M, WARPGROUP, WgmmaConfig
+from cutegemm.kernels.wgmma_config import INSTRUCTION_M, WgmmaConfig
 
 AHEAD = 2  # k-blocks from the one that is multiplied to the one whose fragment is loaded: half of a tile's
 
@@ -110,12 +110,10 @@ class Mainloop:
                 if cutlass.const_expr(block == 0):
                     if k > 0:
                         if lane < peers:
-                            tma.release(empty + previous, peer, peers)
+                            release(empty + previous, peer, peers)
             previous = stage
             stage = following
-        if cutlass.const_expr(cfg.pingpong):  # the other group's turn
-            cute.arch.barrier_arrive(barrier_id=2 - consumer, number_of_threads=2 * WARPGROUP)
-        warpgroup.wait_group(0)
+        finish(cfg, consumer)
         if lane < peers:
-            tma.release(empty + previous, peer, peers)
+            release(empty + previous, peer, peers)
         return accumulators

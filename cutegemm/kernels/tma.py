@@ -39,12 +39,3 @@ def batch(tensor: abi.TensorArgument, v: dict[str, Any], l0: Any, l1: Any) -> tu
         Int32(cutlass.select_(v[f"stride.{tensor.name}.{dim}"] == 0, Int32(0), index))
         for dim, index in zip(tensor.dims[2:4], (l0, l1), strict=True)
     )
-
-
-def release(empty: Any, peer: Any, peers: int) -> None:
-    """Signals a stage's empty barrier in the CTA `peer` of the cluster, one of `peers` that multicast into the stage.
-    What this arrival orders are reads that are done: it publishes no writes to the peer."""
-    if peers == 1:
-        cute.arch.mbarrier_arrive(empty)
-    else:
-        cute.arch.mbarrier_arrive(empty, peer)
