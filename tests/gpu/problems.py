@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -84,9 +85,23 @@ def make(number: int, device: str = "cuda", precision: str | None = None) -> Pro
     return Problem(a, b, dict(meaning), outs, text, meaning)
 
 
-def spec_of(problem: Problem) -> Spec:
-    """The kernel that `gemm` will choose for a problem."""
-    return ahead.spec_of(problem.a, problem.b, out=problem.out, **problem.keywords)
+def spec_of(problem: Problem, **pins: Any) -> Spec:
+    """The kernel that `gemm` will choose for a problem, with `pins` as well."""
+    return ahead.spec_of(problem.a, problem.b, out=problem.out, **problem.keywords, **pins)
+
+
+def built(request: pytest.FixtureRequest, spec: Callable[[dict[str, Any]], Spec]) -> str | None:
+    """What to pass as `jit`: "forbid", once the kernels of all selected tests of the requesting module that have a
+    `number` are built in parallel, each the `spec` of the test's parameters.
+
+    None in a pytest-xdist worker, where kernels are built as they are called for.
+    """
+    if ahead.in_worker():
+        return None
+    selected = [item for item in request.session.items if item.path == request.node.path]
+    parameters = [item.callspec.params for item in selected if hasattr(item, "callspec")]
+    ahead.build(spec(x) for x in parameters if "number" in x)
+    return "forbid"
 
 
 def _some_of(rng: random.Random, batch: tuple[int, ...]) -> tuple[int, ...]:

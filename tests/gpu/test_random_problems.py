@@ -6,7 +6,6 @@ from __future__ import annotations
 import pytest
 
 from cutegemm.problem import PRECISIONS
-from tests import ahead
 from tests.gpu import problems
 
 pytestmark = pytest.mark.gpu
@@ -16,16 +15,9 @@ FP32_COUNT = 200
 
 @pytest.fixture(scope="module")
 def jit(request: pytest.FixtureRequest) -> str | None:
-    """What to pass as `jit`: "forbid", once all kernels of this module's selected problems are built in parallel.
-
-    None in a pytest-xdist worker, where kernels are built as they are called for.
-    """
-    if ahead.in_worker():
-        return None
-    selected = [item for item in request.session.items if item.path == request.node.path]
-    wanted = [item.callspec.params for item in selected]  # type: ignore[attr-defined]
-    ahead.build(problems.spec_of(problems.make(x["number"], precision=x.get("precision"))) for x in wanted)
-    return "forbid"
+    return problems.built(
+        request, lambda x: problems.spec_of(problems.make(x["number"], precision=x.get("precision")))
+    )
 
 
 @pytest.mark.parametrize("number", range(problems.COUNT), ids=lambda number: f"{number:03d}")

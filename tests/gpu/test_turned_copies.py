@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cutegemm import epilogues, gemm
+from cutegemm.compiler import Spec
 from tests import ahead
 from tests.gpu import problems
 from tests.helpers import Guarded, check
@@ -106,15 +107,10 @@ def test_copies_change_no_bits() -> None:
 
 @pytest.fixture(scope="module")
 def jit(request: pytest.FixtureRequest) -> str | None:
-    """What to pass as `jit`: "forbid", once all kernels of the selected random problems are built in parallel."""
-    if ahead.in_worker():
-        return None
-    selected = [item for item in request.session.items if item.path == request.node.path]
-    parameters: list[Any] = [getattr(item, "callspec", None) for item in selected]
-    numbers = [x.params["number"] for x in parameters if x is not None and "number" in x.params]
-    made = ((number, problems.make(number, precision="ieee")) for number in numbers)
-    ahead.build(ahead.spec_of(x.a, x.b, out=x.out, **x.keywords, **copied(number)) for number, x in made)
-    return "forbid"
+    def spec(x: dict[str, Any]) -> Spec:
+        return problems.spec_of(problems.make(x["number"], precision="ieee"), **copied(x["number"]))
+
+    return problems.built(request, spec)
 
 
 def copied(number: int) -> dict[str, Any]:
