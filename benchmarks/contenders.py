@@ -57,11 +57,10 @@ def ours(pin: str | None = None, precision: str = STRICT) -> Contender:
     """`cutegemm.gemm` on the planner's choice, or on a pinned kernel (`family[:key=value,…]`): with
     `deterministic=False` where that adds parts in any order."""
     from cutegemm import epilogues, gemm, plan
-    from cutegemm.planner import parse_pin
+    from cutegemm.planner import keeps_order
 
     def mode(case: Case) -> Any:
-        any_order = {} if pin is None or parse_pin(pin).deterministic else {"deterministic": False}
-        return any_order | ({"precision": precision} if case.dtype == "fp32" else {})
+        return {"deterministic": keeps_order(pin)} | ({"precision": precision} if case.dtype == "fp32" else {})
 
     def prepare(case: Case, inputs: Inputs) -> Call:
         bound, given = bind(case, inputs.operands), mode(case)

@@ -16,7 +16,7 @@ from cutegemm.errors import ArgumentError, CuteGemmError, DTypeError
 from cutegemm.fusion import registry
 from cutegemm.fusion.trace import Epilogue
 from cutegemm.hand_kernels import LEVELS, Level
-from cutegemm.planner import FAMILIES, PINNED, contiguous_problem, parse_pin, plan_problem, refusal
+from cutegemm.planner import FAMILIES, PINNED, contiguous_problem, keeps_order, plan_problem, refusal
 from cutegemm.problem import Problem
 from cutegemm.roofline import gemm_flops, intensity, ridge_point, roofline_time
 
@@ -166,9 +166,9 @@ def _named(name: str, case: Case, problem: Problem, device: DeviceSpec) -> Itera
     elif name.removeprefix(f"{_HAND.name}:") in levels:
         yield _level(levels[name.removeprefix(f"{_HAND.name}:")], problem, device)
     else:
-        pin = parse_pin(name)  # a wrong name is the caller's mistake, a refusal is an answer
+        ordered = keeps_order(name)  # a wrong name is the caller's mistake, a refusal is an answer
         try:
-            made = plan_problem(problem.computed, device, kernel=name, deterministic=pin.deterministic)
+            made = plan_problem(problem.computed, device, kernel=name, deterministic=ordered)
         except CuteGemmError as error:
             reason = str(error).removeprefix(f"kernel={name!r} can't serve this problem: ")
             yield Entrant(name, None, "", refused=reason)

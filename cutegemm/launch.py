@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -130,7 +130,7 @@ def choose(call: Call) -> Choice:
     if turns:
         recipe, order = transposed(recipe), (1, 0, *range(2, len(tensors_of(call))))
     asked = call.options
-    with said_of(call.recipe.problem) if turns else nullcontext():
+    with said_of(turns):
         plan = _plan(recipe.problem, device, asked.kernel, asked.split_k, asked.padding, asked.deterministic)
     spec = compiler.Spec(plan.family, plan.config, recipe.problem.signature, device.arch)
     bundles = serving.bundles(device.arch, device.name)

@@ -17,7 +17,7 @@ from cutegemm.compiler.spec import Spec
 from cutegemm.deploy.spec_file import Wanted, ranges
 from cutegemm.device import DeviceSpec
 from cutegemm.errors import ArgumentError, CuteGemmError
-from cutegemm.planner import PINNED, parse_pin, plan_problem, said_of
+from cutegemm.planner import PINNED, keeps_order, plan_problem, said_of
 
 #: Where in a bundle's folder its C library is.
 C_FOLDER = "c"
@@ -139,8 +139,8 @@ def _plan(pair: tuple[Wanted, DeviceSpec]) -> Spec:
     (problem, kernel, label, name), device = pair
     try:
         # Who pins such sums has said that their order does not matter.
-        ordered = kernel is None or parse_pin(kernel).deterministic
-        with said_of(problem):
+        ordered = keeps_order(kernel)
+        with said_of(problem.better_transposed):
             plan = plan_problem(problem.computed, device, kernel=kernel, workspace=name is None, deterministic=ordered)
     except CuteGemmError as error:
         raise type(error)(f"m {problem.m} {label} on {device.name}: {error}") from None

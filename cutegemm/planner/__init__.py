@@ -7,7 +7,7 @@ model.
 from cutegemm.planner.families import FAMILIES, PINNED, Family
 from cutegemm.planner.legality import Refusal, refusal
 from cutegemm.planner.model import Estimate, Model
-from cutegemm.planner.pin import Pin, parse_pin
+from cutegemm.planner.pin import Pin, keeps_order, parse_pin
 from cutegemm.planner.plan import Candidate, Plan, contiguous_problem, plan, plan_problem, said_of
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Plan",
     "Refusal",
     "contiguous_problem",
+    "keeps_order",
     "parse_pin",
     "plan",
     "plan_problem",

@@ -20,11 +20,6 @@ class Pin:
     configs: tuple[Any, ...]
     asked: Wish
 
-    @property
-    def deterministic(self) -> bool:
-        """Whether what it names adds up in a fixed order: a call has to say `deterministic=False` otherwise."""
-        return self.asked.reduction != "atomic"
-
 
 def parse_pin(text: str) -> Pin:
     """Read `family[:key=value,…]`, such as `"sm80_multistage:tile=128x128x32,stages=4"`, or `hand:level`.
@@ -59,6 +54,12 @@ def parse_pin(text: str) -> Pin:
         registered = "; ".join(map(str, family.configs))
         raise ArgumentError(f"kernel={text!r}: no configuration of {name} has these values; it has {registered}")
     return Pin(text, family, configs, Wish(**asked))
+
+
+def keeps_order(kernel: str | None) -> bool:
+    """Whether what `kernel` pins, if anything, adds up in a fixed order: a call has to say `deterministic=False`
+    otherwise. Raises what `parse_pin` does."""
+    return kernel is None or parse_pin(kernel).asked.reduction != "atomic"
 
 
 def _pool(text: str, wanted: dict[str, str], family: Family[Any]) -> tuple[Any, ...]:

@@ -144,19 +144,18 @@ def plan(
     device, assumed = _resolve(arch)
     options.check(split_k=split_k, padding=padding, deterministic=deterministic)
     asked: dict[str, Any] = {"split_k": split_k, "padding": padding, "deterministic": deterministic}
-    with said_of(problem):
+    with said_of(problem.better_transposed):
         made = plan_problem(problem.computed, device, kernel=kernel, assumed=assumed, **asked)
     return replace(made, transposed=problem.better_transposed)
 
 
 @contextmanager
-def said_of(problem: Problem) -> Iterator[None]:
-    """Errors that come of planning what is `computed` for `problem` say so where that is another problem: their names
-    are its own."""
+def said_of(transposed: bool) -> Iterator[None]:
+    """Where what is planned is a problem's transpose, errors of planning it say so: their names are its own."""
     try:
         yield
     except CuteGemmError as error:
-        if not problem.better_transposed:
+        if not transposed:
             raise
         turned = "D lies along M, so that D^T = B^T A^T is computed and a and b, m and n change places"
         raise type(error)(f"{turned}: {error}") from None
