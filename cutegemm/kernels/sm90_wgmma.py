@@ -25,7 +25,7 @@ run on while the next tile is multiplied.
 
 Shared memory: stages x A tile | stages x B tile | sums received | full | empty | slots of the epilogue | mbarriers
     tiles (of each piece) in swizzled atoms, as wide as a row of a K-major tile, else of 128 bytes
-    8 warps x 2 slots x 2 KiB
+    8 warps x 2 slots x 2 KiB, or 1 KiB where stages leave no room for more
 
 Timeline, s counting the k-tiles of all of a CTA's tiles
     producer   for each s:  (the first of every `burst` of a tile: wait for the stage of the last of them;)
@@ -96,7 +96,7 @@ from cutegemm.kernels.consumer import finish, release
 from cutegemm.kernels.cute_types import NUMERIC
 from cutegemm.kernels.fixup import Fixup
 from cutegemm.kernels.scheduler import place_of, tile_at
-from cutegemm.kernels.staging import BAND, SLOT_BYTES, SLOTS, Staging, staging
+from cutegemm.kernels.staging import BAND, SLOTS, Staging, staging
 from cutegemm.kernels.wgmma_config import CONSUMERS, SWIZZLE_BYTES, WARPGROUP, WgmmaConfig, clusters_at_once
 from cutegemm.kernels.workspace import PITCH
 
@@ -163,8 +163,9 @@ class WgmmaGemm:
 
     @property
     def _staging(self) -> Staging | None:
-        plan = staging(self._solved, self.config.share_n, self.config.accumulators)
-        return plan and replace(plan, adds=workspace.atomic(self.config))
+        cfg = self.config
+        plan = staging(self._solved, cfg.share_n, cfg.accumulators, cfg.slot_bytes)
+        return plan and replace(plan, adds=workspace.atomic(cfg))
 
     def _stored(self, v: dict[str, Any]) -> dict[str, Any]:
         """The arguments as the epilogue takes them: sums of parts have rows of whole chunks, which TMA writes."""
@@ -225,7 +226,7 @@ class WgmmaGemm:
         empty = allocator.allocate_array(Int64, cfg.stages, byte_alignment=8)
         slots, fetched = None, None
         if cutlass.const_expr(self._staging is not None):
-            slots = allocator.allocate_array(Uint8, wgmma_epilogue.WARPS * SLOTS * SLOT_BYTES, byte_alignment=1024)
+            slots = allocator.allocate_array(Uint8, wgmma_epilogue.WARPS * SLOTS * cfg.slot_bytes, byte_alignment=1024)
             fetched = allocator.allocate_array(Int64, wgmma_epilogue.WARPS * SLOTS, byte_alignment=8)
 
         peers = cfg.cluster_m + cfg.cluster_n - 1

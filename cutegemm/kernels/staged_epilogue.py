@@ -36,7 +36,7 @@ from cutegemm.kernels import abi, tma
 from cutegemm.kernels.cute_types import NUMERIC
 from cutegemm.kernels.epilogue import Epilogue, Place
 from cutegemm.kernels.lines import Copy, Lines
-from cutegemm.kernels.staging import BAND, SLOT_BYTES, SLOTS, TMA_ALIGN, Box, Staging
+from cutegemm.kernels.staging import BAND, SLOTS, TMA_ALIGN, Box, Staging
 
 #: Nodes of a tile's units, up to which they are compiled one by one: but with the addresses of all units' operands held
 #: at once, registers are too few.
@@ -77,17 +77,17 @@ def descriptor(box: Box, store: bool, v: dict[str, Any], adds: bool = False) -> 
     return atom, tensor
 
 
-def view(box: Box, atom: cute.CopyAtom, tensor: cute.Tensor, base: cute.Pointer, warps: int) -> View:
-    """`box.tensor` with its boxes in the slots of `warps` warps from `base` on."""
-    stride = SLOT_BYTES // box.itemsize
-    layout = cute.make_layout((BAND, box.columns, warps * SLOTS), stride=(*_strides(box), stride))
+def view(box: Box, atom: cute.CopyAtom, tensor: cute.Tensor, base: cute.Pointer, slots: int, slot_bytes: int) -> View:
+    """`box.tensor` with its boxes in `slots` slots from `base` on."""
+    stride = slot_bytes // box.itemsize
+    layout = cute.make_layout((BAND, box.columns, slots), stride=(*_strides(box), stride))
     pointer = cute.recast_ptr(base + box.offset, _swizzle(box), NUMERIC[box.tensor.access.dtype])
     tiles = cute.local_tile(tensor, (BAND, box.columns), (None, None, None, None))
-    slots, boxes = cpasync.tma_partition(
+    staged, boxes = cpasync.tma_partition(
         atom, 0, cute.make_layout(1), cute.group_modes(cute.make_tensor(pointer, layout), 0, 2),
         cute.group_modes(tiles, 0, 2),
     )  # fmt: skip
-    return View(atom, slots, boxes)
+    return View(atom, staged, boxes)
 
 
 def _swizzle(box: Box) -> Any:
@@ -270,7 +270,7 @@ class StagedEpilogue(Epilogue):
 
     def _bits(self, box: Box, slot: Any, line: Any, at: Any, kind: Any) -> Any:
         """What lies from element `at` of a line on in a slot, as a number of a `kind`."""
-        address = self.base + slot * SLOT_BYTES + box.line_offset(line, at)
+        address = self.base + slot * self.staging.slot_bytes + box.line_offset(line, at)
         pointer = cute.make_ptr(kind, Int32(address), cute.AddressSpace.smem)
         return cute.make_tensor(pointer, cute.make_layout(1))[0]
 
@@ -420,7 +420,7 @@ class StagedEpilogue(Epilogue):
         return [self._at(box, slot, row, column + c, 1) for c in range(2)]
 
     def _at(self, box: Box, slot: Any, row: Any, column: Any, size: int) -> cute.Tensor:
-        address = self.base + slot * SLOT_BYTES + box.byte_offset(row, column)
+        address = self.base + slot * self.staging.slot_bytes + box.byte_offset(row, column)
         dtype = NUMERIC[box.tensor.access.dtype]
         pointer = cute.make_ptr(dtype, Int32(address), cute.AddressSpace.smem, assumed_align=size * box.itemsize)
         return cute.make_tensor(pointer, cute.make_layout((size,)))

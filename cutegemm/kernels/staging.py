@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 BAND = 16  # rows of one mma instruction, and of a warp's part of one wgmma
 SLOTS = 2  # units that a warp has in shared memory
-SLOT_BYTES = 2048
+SLOT_BYTES = 2048  # of a slot, or half as many where shared memory is short
 TMA_ALIGN = 16  # bytes: what TMA wants of addresses and strides
 WORD = 4  # bytes that a lane copies at a time
 _WIDTHS = (64, 32, 16)  # columns of the accumulator in a unit, the widest that fits
@@ -93,12 +93,13 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """Units of `columns` accumulator columns, and what a slot holds of each tensor. `adds` says that what is stored is
-    added to what is there."""
+    """Units of `columns` accumulator columns, and what a slot of `slot_bytes` holds of each tensor. `adds` says that
+    what is stored is added to what is there."""
 
     columns: int
     loads: tuple[Box, ...]
     stores: tuple[Box, ...]
+    slot_bytes: int = SLOT_BYTES
     adds: bool = False
 
     @property
@@ -113,9 +114,9 @@ class Staging:
 
 
 @cache
-def staging(signature: Signature, tile_n: int, accumulators: int) -> Staging | None:
+def staging(signature: Signature, tile_n: int, accumulators: int, slot_bytes: int = SLOT_BYTES) -> Staging | None:
     """How a kernel of `tile_n` columns and `accumulators` registers a thread of them stages `signature`; None where an
-    output is contiguous along neither dimension, or a slot can't hold a unit."""
+    output is contiguous along neither dimension, or a slot of `slot_bytes` can't hold a unit."""
     tensors = [t for t in abi.tensors(signature) if t.dims[:2] == ("m", "n")]
     stores = [t for t in tensors if t.name.startswith("out")]
     loads = [t for t in tensors if t not in stores and _contiguous(t) and t.access.align >= TMA_ALIGN]
@@ -127,8 +128,8 @@ def staging(signature: Signature, tile_n: int, accumulators: int) -> Staging | N
     for width in _WIDTHS:
         if tile_n % width == 0 and accumulators + vectors * width // 2 <= _VALUES:
             boxes = [Box(t, width // 2 if t.paired else width) for t in (*loads, *stores)]
-            made = Staging(width, _placed(boxes[: len(loads)]), _placed(boxes[len(loads) :]))
-            if _fits(made.loads) and _fits(made.stores):
+            made = Staging(width, _placed(boxes[: len(loads)]), _placed(boxes[len(loads) :]), slot_bytes)
+            if _fits(made.loads, slot_bytes) and _fits(made.stores, slot_bytes):
                 return made
     return None
 
@@ -146,6 +147,6 @@ def _placed(boxes: list[Box]) -> tuple[Box, ...]:
     return tuple(placed)
 
 
-def _fits(boxes: tuple[Box, ...]) -> bool:
+def _fits(boxes: tuple[Box, ...], slot_bytes: int) -> bool:
     """Whether TMA can swizzle their lines and a slot holds them."""
-    return all(box.line_bytes in LINES for box in boxes) and sum(box.bytes for box in boxes) <= SLOT_BYTES
+    return all(box.line_bytes in LINES for box in boxes) and sum(box.bytes for box in boxes) <= slot_bytes

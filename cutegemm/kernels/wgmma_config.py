@@ -16,6 +16,7 @@ SWIZZLE_BYTES = 128  # the widest swizzle
 SWIZZLE_ALIGN = 1024  # it repeats every 8 rows
 MAX_ACCUMULATORS = 192  # of a consumer's 232 registers, a thread
 SUM_BYTES = 4  # fp32
+SMEM_BYTES = 227 * 1024  # that a block can have where there is wgmma
 FLAG_BYTES = 32  # a block's flags, one for each consumer, in a sector of L2
 
 
@@ -140,7 +141,16 @@ class WgmmaConfig:
     def smem_bytes(self) -> int:
         """Shared memory of a block: the pipeline's stages, a cluster's sums, the epilogue's slots, and room to align
         their swizzles."""
-        slots = 4 * CONSUMERS * SLOTS * (SLOT_BYTES + BARRIER_BYTES // 2)
+        return self._bytes_with(self.slot_bytes)
+
+    @property
+    def slot_bytes(self) -> int:
+        """Shared memory of each of a warp's slots for the epilogue: half of what it would be where the stages leave no
+        room for that."""
+        return SLOT_BYTES if self._bytes_with(SLOT_BYTES) <= SMEM_BYTES else SLOT_BYTES // 2
+
+    def _bytes_with(self, slot_bytes: int) -> int:
+        slots = 4 * CONSUMERS * SLOTS * (slot_bytes + BARRIER_BYTES // 2)
         sums = self.received_bytes + (4 * CONSUMERS * BARRIER_BYTES if self.cluster_k > 1 else 0)
         return self.stages * (self.stage_bytes + BARRIER_BYTES) + sums + slots + 2 * SWIZZLE_ALIGN
 
@@ -200,8 +210,8 @@ CONFIGS: tuple[WgmmaConfig, ...] = (
     WgmmaConfig(128, 256, stages=4),
     WgmmaConfig(256, 128, stages=4, cluster_n=2),
     WgmmaConfig(256, 128, stages=4, cluster_n=2, raster=16, walk="n"),
-    WgmmaConfig(256, 160, stages=3, cluster_n=2),
-    WgmmaConfig(256, 160, stages=3, cluster_n=2, raster=16, walk="n"),
+    WgmmaConfig(256, 160, stages=4, cluster_n=2),
+    WgmmaConfig(256, 160, stages=4, cluster_n=2, raster=16, walk="n"),
     WgmmaConfig(256, 128, stages=4),
     # One wave, or little more: what fills the GPU.
     WgmmaConfig(128, 224, stages=4, cluster_m=2),
@@ -210,10 +220,10 @@ CONFIGS: tuple[WgmmaConfig, ...] = (
     WgmmaConfig(128, 192, stages=4),
     WgmmaConfig(128, 160, stages=5),
     WgmmaConfig(128, 144, stages=5, walk="n"),
-    WgmmaConfig(256, 144, stages=3, cluster_n=2),
-    WgmmaConfig(256, 144, stages=3),
-    WgmmaConfig(256, 144, stages=3, cluster_n=2, swap_ab=True),
-    WgmmaConfig(256, 144, stages=3, swap_ab=True),
+    WgmmaConfig(256, 144, stages=4, cluster_n=2),
+    WgmmaConfig(256, 144, stages=4),
+    WgmmaConfig(256, 144, stages=4, cluster_n=2, swap_ab=True),
+    WgmmaConfig(256, 144, stages=4, swap_ab=True),
     WgmmaConfig(128, 128, stages=6, cluster_m=2),
     WgmmaConfig(128, 128, stages=6, cluster_m=2, cluster_n=2),
     WgmmaConfig(128, 128, stages=6),
@@ -222,6 +232,7 @@ CONFIGS: tuple[WgmmaConfig, ...] = (
     # Small problems, for which no tile above makes blocks enough.
     WgmmaConfig(128, 64, stages=8, cluster_m=2),
     WgmmaConfig(128, 64, stages=8),
+    WgmmaConfig(64, 128, stages=8, cluster_m=4, cluster_n=2, pingpong=True),
     WgmmaConfig(64, 128, stages=8, cluster_m=2, pingpong=True),
     WgmmaConfig(64, 128, stages=8, pingpong=True),
     WgmmaConfig(64, 96, stages=9, cluster_m=2, pingpong=True),
@@ -249,10 +260,12 @@ CONFIGS: tuple[WgmmaConfig, ...] = (
     WgmmaConfig(128, 32, stages=9, cluster_k=2, split=2, swap_ab=True),
     WgmmaConfig(64, 64, stages=10, pingpong=True, cluster_k=2, split=2, swap_ab=True),
     WgmmaConfig(64, 32, stages=14, pingpong=True, cluster_k=2, split=2, swap_ab=True),
-    # The same, where weights pass by once: several lines of a row at a time. (bf16 64 x 28672 x 4096 on an H200,
-    # 2026-11: 61.2 us, one at a time 62.6. Where clusters split K it makes no difference; smaller tiles lose by it.)
-    WgmmaConfig(128, 64, stages=7, swap_ab=True, burst=2),
-    WgmmaConfig(128, 32, stages=9, swap_ab=True, burst=4),
+    # The same, where weights pass by once: several lines of a row at a time, for two blocks that share the other
+    # operand. (bf16 64 x 28672 x 4096 on an H200, 2026-11: 61.2 us, one line at a time 62.6; in another run 59.3, without
+    # sharing 60.5. Where clusters split K several lines make no difference; smaller tiles lose by them.)
+    WgmmaConfig(128, 64, stages=7, cluster_m=2, swap_ab=True, burst=2),
+    WgmmaConfig(128, 32, stages=9, cluster_m=2, swap_ab=True, burst=4),
+    WgmmaConfig(128, 16, stages=11, cluster_m=2, swap_ab=True, burst=4),
 )
 
 #: Those for fp32 operands in pieces. There are as many sums as accumulators, and a stage holds three tiles of each

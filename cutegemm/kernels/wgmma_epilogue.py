@@ -10,7 +10,7 @@ import cutlass.cute as cute
 
 from cutegemm.kernels import staged_epilogue
 from cutegemm.kernels.staged_epilogue import StagedEpilogue
-from cutegemm.kernels.staging import BAND, SLOT_BYTES, SLOTS, Staging
+from cutegemm.kernels.staging import BAND, SLOTS, Staging
 from cutegemm.kernels.warp_epilogue import WarpEpilogue
 from cutegemm.kernels.wgmma_config import CONSUMERS, INSTRUCTION_M
 
@@ -39,12 +39,12 @@ def of_warp(signature: Signature, v: dict[str, Any], plan: Staging | None, stage
     if plan is None:
         return FromRegisters(WarpEpilogue(signature, v, bands * BAND, columns, INSTRUCTION_M), lane)
     views = {
-        box.tensor.name: staged_epilogue.view(box, staged[2 * i], staged[2 * i + 1], slots, WARPS)
+        box.tensor.name: staged_epilogue.view(box, *staged[2 * i : 2 * i + 2], slots, WARPS * SLOTS, plan.slot_bytes)
         for i, box in enumerate(plan.by_tma)
     }
     return StagedEpilogue(
         signature, v, plan, views, bands, INSTRUCTION_M // BAND, columns, lane, warp * SLOTS,
-        slots.toint() + warp * (SLOTS * SLOT_BYTES), fetched + warp * SLOTS,
+        slots.toint() + warp * (SLOTS * plan.slot_bytes), fetched + warp * SLOTS,
     )  # fmt: skip
 
 

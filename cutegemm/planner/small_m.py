@@ -3,14 +3,16 @@
 Weights pass by once, at the rate of device memory. Beside that run the work of an SM (tensor cores, shared memory,
 copies), and the blocks that follow each other in its places: each takes its groups' steps one after another, some 500
 clocks or more apiece, and all but the last their ends, too. Traffic through L2, in which every block reads all of its
-share of A again, may take longer than these. At last come the ends that nothing hides: a block's first bytes, adding up
-the sums of its groups, and its epilogue.
+share of A again, may take longer than these. What nothing hides comes last: between blocks that follow each other, an
+SM with room for few of them streams less; and ends, a block's first bytes, adding up the sums of its groups, and its
+epilogue.
 
 "fitted" marks constants from timings of 1 to 64 rows on an H200, 2026-11 (bf16, N x K of 4096 x 4096, 4096 x 14336 and
 28672 x 4096, tiles of the two heights that hold the rows with the least waste, inputs that L2 does not hold). Estimates
-are 4.5% off these on average, 23% at most; where clusters do not split K, 3.9% on average. The models' choice there,
-among this family and sm90_wgmma, is within 3.2% of the fastest, 0.3% on average. "estimated" marks constants that no
-measurement has settled.
+were 4.5% off these on average, 23% at most; where clusters do not split K, 3.9% on average. The models' choice there,
+among this family and sm90_wgmma, was within 3.2% of the fastest, 0.3% on average. Of 66 more of up to 16 rows, from
+which `TURNOVER` comes, estimates are 3.8% off on average, and the choice is within 1.1% of the fastest. "estimated"
+marks constants that no measurement has settled.
 """
 
 from __future__ import annotations
@@ -51,6 +53,8 @@ STEP_CLOCKS = 500
 CLUSTER_CLOCKS = 1400
 #: How much slower a block reads a neighbour's shared memory than its own (fitted).
 REMOTE = 11
+#: Share of a block's ends that an SM with room for that block alone does not stream, before the next (fitted).
+TURNOVER = 0.5
 #: SM clocks per warp-wide copy: cp.async with its predicate, and a plain load with its store (estimated).
 ASYNC_COPY, PLAIN_COPY = 3, 6
 
@@ -165,13 +169,15 @@ class StreamModel:
         work = us * most * steps * config.warps_k * self._step(config)
         ends = us * self._ends(config)
         chain = us * waves * steps * self._group_step(config) + (waves - 1) * ends
+        between = TURNOVER * ends * max(0.0, blocks / slots - 1) / resident
         return Estimate(
-            us=LAUNCH_US + max(l2, overlap(dram, work, chain)) + ends,
+            us=LAUNCH_US + max(l2, overlap(dram, work, chain)) + between + ends,
             terms={
                 "device memory": dram,
                 "L2": l2,
                 "SM": work,
                 "blocks in turn": chain,
+                "between blocks": between,
                 "fill and epilogue": ends,
                 "launch": LAUNCH_US,
             },

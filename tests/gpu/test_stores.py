@@ -134,7 +134,7 @@ def test_epilogues(kernel: str) -> None:
 def test_gated_columns_that_end_within_a_chunk(align: int) -> None:
     """Units of a narrow tile have 8 columns then, and what follows them is another block's."""
     a, b = operands(523, 1200, 72)
-    kernel = "sm90_wgmma:tile=256x144x64,stages=3,cluster=1x2,schedule=cooperative"
+    kernel = "sm90_wgmma:tile=256x144x64,stages=4,cluster=1x2,schedule=cooperative"
     outs = [placed(523, 600, BF16, align, column_major=True)]
     run(kernel, a, b, outs, epilogue=epilogues.swiglu())
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from cutegemm import Row, Tile, epilogue, epilogues
-from cutegemm.kernels import abi
-from cutegemm.kernels.staging import BAND, SLOT_BYTES, Box, Staging, staging
+from cutegemm.kernels import abi, wgmma_config
+from cutegemm.kernels.staging import BAND, SLOT_BYTES, SLOTS, Box, Staging, staging
+from cutegemm.kernels.wgmma_config import WgmmaConfig
 from cutegemm.planner import contiguous_problem
 from cutegemm.problem import Access, Signature
 
@@ -97,6 +98,23 @@ def test_units_are_as_wide_as_slots_allow(
         assert sum(b.bytes for b in boxes) <= SLOT_BYTES
         assert all(b.offset % (8 * b.line_bytes) == 0 for b in boxes)
     assert found.load_bytes == sum(b.bytes for b in found.loads)
+
+
+def test_units_are_narrower_where_slots_are_halved() -> None:
+    half = SLOT_BYTES // 2
+    plain, fp32 = staging(signature(), 256, 128, half), staging(signature(c=Access("fp32", "n", 16)), 256, 128, half)
+    assert plain is not None and (plain.columns, plain.slot_bytes) == (32, half)
+    assert fp32 is not None and fp32.columns == 16
+    both = signature("bias_gelu_aux", outputs=(Access("fp32", "n", 16), Access("fp32", "n", 16)))
+    assert made(both).columns == 16
+    assert staging(both, 256, 128, half) is None
+
+
+@pytest.mark.parametrize("config", wgmma_config.CONFIGS, ids=str)
+def test_slots_are_halved_where_stages_leave_no_room(config: WgmmaConfig) -> None:
+    whole = config.smem_bytes + 8 * SLOTS * (SLOT_BYTES - config.slot_bytes)
+    assert config.slot_bytes == (SLOT_BYTES if whole <= wgmma_config.SMEM_BYTES else SLOT_BYTES // 2)
+    assert config.smem_bytes <= wgmma_config.SMEM_BYTES
 
 
 def test_units_are_narrower_where_registers_are_few() -> None:
