@@ -261,8 +261,8 @@ CONFIGS: tuple[WgmmaConfig, ...] = (
     WgmmaConfig(64, 64, stages=10, pingpong=True, cluster_k=2, split=2, swap_ab=True),
     WgmmaConfig(64, 32, stages=14, pingpong=True, cluster_k=2, split=2, swap_ab=True),
     # The same, where weights pass by once: several lines of a row at a time, for two blocks that share the other
-    # operand. (bf16 64 x 28672 x 4096 on an H200, 2026-11: 61.2 us, one line at a time 62.6; in another run 59.3, without
-    # sharing 60.5. Where clusters split K several lines make no difference; smaller tiles lose by them.)
+    # operand. (bf16 64 x 28672 x 4096 on an H200, 2026-11: 61.2 us, one line at a time 62.6; in another run 59.3,
+    # without sharing 60.5. Where clusters split K several lines make no difference; smaller tiles lose by them.)
     WgmmaConfig(128, 64, stages=7, cluster_m=2, swap_ab=True, burst=2),
     WgmmaConfig(128, 32, stages=9, cluster_m=2, swap_ab=True, burst=4),
     WgmmaConfig(128, 16, stages=11, cluster_m=2, swap_ab=True, burst=4),
