@@ -210,8 +210,8 @@ CONFIGS: tuple[WgmmaConfig, ...] = (
     WgmmaConfig(128, 256, stages=4),
     WgmmaConfig(256, 128, stages=4, cluster_n=2),
     WgmmaConfig(256, 128, stages=4, cluster_n=2, raster=16, walk="n"),
-    WgmmaConfig(256, 160, stages=4, cluster_n=2),
-    WgmmaConfig(256, 160, stages=4, cluster_n=2, raster=16, walk="n"),
+    WgmmaConfig(256, 160, stages=3, cluster_n=2),
+    WgmmaConfig(256, 160, stages=3, cluster_n=2, raster=16, walk="n"),
     WgmmaConfig(256, 128, stages=4),
     # One wave, or little more: what fills the GPU.
     WgmmaConfig(128, 224, stages=4, cluster_m=2),

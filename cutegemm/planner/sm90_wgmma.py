@@ -12,7 +12,7 @@ shared memory, L2 and device memory, of which large tiles and multicast move few
 device memory.
 
 "estimated" marks constants that no measurement has settled; "fitted" ones come from timings of the suite `hopper`,
-which are in `tables/h200.json`. There the model's choice is within 4.1% of the best, 1.1% on average, but for
+which are in `tables/h200.json`. There the model's choice is within 4.1% of the best, 1% on average, but for
 1024 x 1024 x 1024 (5%).
 """
 

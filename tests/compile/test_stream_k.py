@@ -26,7 +26,7 @@ from cutlass.cute.runtime import from_dlpack  # noqa: E402
 from cutegemm.kernels.sm90_wgmma import _select  # noqa: E402
 
 LARGE = "sm90_wgmma:tile=128x256x64,stages=4,cluster=2x1,schedule=cooperative,raster=16,split=stream"
-FULLEST = "sm90_wgmma:tile=256x160x64,stages=4,cluster=1x2,schedule=cooperative,split=stream"
+FULLEST = "sm90_wgmma:tile=256x160x64,stages=3,cluster=1x2,schedule=cooperative,split=stream"
 PIECES = "sm90_wgmma:tile=128x192x32,stages=3,cluster=1x1,schedule=cooperative,pieces=3,split=stream"
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "fused": (LARGE, {"epilogue": epilogues.bias_gelu}),

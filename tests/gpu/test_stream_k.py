@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("poisoned")]
 KERNELS = {
     (128, 256, 1, 1): "sm90_wgmma:tile=128x256x64,stages=4,cluster=1x1,schedule=cooperative,split=stream",
     (128, 128, 2, 1): "sm90_wgmma:tile=128x128x64,stages=6,cluster=2x1,schedule=cooperative,split=stream",
-    (256, 160, 1, 2): "sm90_wgmma:tile=256x160x64,stages=4,cluster=1x2,schedule=cooperative,split=stream",
+    (256, 160, 1, 2): "sm90_wgmma:tile=256x160x64,stages=3,cluster=1x2,schedule=cooperative,split=stream",
 }
 SMALL = KERNELS[128, 128, 2, 1]
 LARGE = KERNELS[128, 256, 1, 1]
