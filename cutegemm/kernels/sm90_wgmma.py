@@ -96,7 +96,7 @@ from cutegemm.kernels.consumer import finish, release
 from cutegemm.kernels.cute_types import NUMERIC
 from cutegemm.kernels.fixup import Fixup
 from cutegemm.kernels.scheduler import place_of, tile_at
-from cutegemm.kernels.staging import BAND, SLOTS, Staging, staging
+from cutegemm.kernels.staging import BAND, SLOTS, Staging
 from cutegemm.kernels.wgmma_config import CONSUMERS, SWIZZLE_BYTES, WARPGROUP, WgmmaConfig, clusters_at_once
 from cutegemm.kernels.workspace import PITCH
 
@@ -163,9 +163,8 @@ class WgmmaGemm:
 
     @property
     def _staging(self) -> Staging | None:
-        cfg = self.config
-        plan = staging(self._solved, cfg.share_n, cfg.accumulators, cfg.slot_bytes)
-        return plan and replace(plan, adds=workspace.atomic(cfg))
+        plan = self.config.staging(self._solved)
+        return plan and replace(plan, adds=workspace.atomic(self.config))
 
     def _stored(self, v: dict[str, Any]) -> dict[str, Any]:
         """The arguments as the epilogue takes them: sums of parts have rows of whole chunks, which TMA writes."""

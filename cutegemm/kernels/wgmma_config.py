@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from cutegemm.kernels.config import DEFAULT_RASTER, K_BLOCK_BYTES, OPERAND_BYTES, Pad, Reduction, spelled
-from cutegemm.kernels.staging import SLOT_BYTES, SLOTS
+from cutegemm.kernels.staging import SLOT_BYTES, SLOTS, Staging, staging
+
+if TYPE_CHECKING:
+    from cutegemm.problem import Signature
 
 CONSUMERS = 2  # warpgroups that multiply
 WARPGROUP = 128  # threads
@@ -148,6 +151,10 @@ class WgmmaConfig:
         """Shared memory of each of a warp's slots for the epilogue: half of what it would be where the stages leave no
         room for that."""
         return SLOT_BYTES if self._bytes_with(SLOT_BYTES) <= SMEM_BYTES else SLOT_BYTES // 2
+
+    def staging(self, signature: Signature) -> Staging | None:
+        """How a consumer's epilogue stages `signature`, the one of the problem that blocks work on."""
+        return staging(signature, self.share_n, self.accumulators, self.slot_bytes)
 
     def _bytes_with(self, slot_bytes: int) -> int:
         slots = 4 * CONSUMERS * SLOTS * (slot_bytes + BARRIER_BYTES // 2)

@@ -39,8 +39,8 @@ def of_warp(signature: Signature, v: dict[str, Any], plan: Staging | None, stage
     if plan is None:
         return FromRegisters(WarpEpilogue(signature, v, bands * BAND, columns, INSTRUCTION_M), lane)
     views = {
-        box.tensor.name: staged_epilogue.view(box, *staged[2 * i : 2 * i + 2], slots, WARPS * SLOTS, plan.slot_bytes)
-        for i, box in enumerate(plan.by_tma)
+        box.tensor.name: staged_epilogue.view(box, atom, tensor, slots, WARPS * SLOTS, plan.slot_bytes)
+        for box, atom, tensor in zip(plan.by_tma, staged[::2], staged[1::2], strict=True)
     }
     return StagedEpilogue(
         signature, v, plan, views, bands, INSTRUCTION_M // BAND, columns, lane, warp * SLOTS,

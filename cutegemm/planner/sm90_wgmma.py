@@ -27,7 +27,7 @@ from cutegemm.dtypes import lookup
 from cutegemm.errors import ShapeError
 from cutegemm.kernels import pieces
 from cutegemm.kernels.config import OPERAND_BYTES
-from cutegemm.kernels.staging import LINES, TMA_ALIGN, Staging, staging
+from cutegemm.kernels.staging import LINES, TMA_ALIGN
 from cutegemm.kernels.stream_k import clusters_of, streamed
 from cutegemm.kernels.wgmma_config import (
     CONSUMERS,
@@ -212,7 +212,7 @@ def _tile_refusal(config: WgmmaConfig) -> Refusal | None:
 
 def _layout_refusal(problem: Problem, config: WgmmaConfig) -> Refusal | None:
     a, b = problem.signature.a, problem.signature.b
-    if config.share_n % _EPILOGUE_COLUMNS and _staging(problem, config) is None:
+    if config.share_n % _EPILOGUE_COLUMNS and config.staging(problem.signature) is None:
         shares = f" in {config.cluster_k} shares" if config.cluster_k > 1 else ""
         must = f"must be a multiple of {_EPILOGUE_COLUMNS * config.cluster_k} where outputs leave from registers"
         reason = f"tile_n={config.tile_n}{shares}: {must}"
@@ -353,15 +353,11 @@ class PersistentModel:
 
     def _epilogue(self, problem: Problem, config: WgmmaConfig) -> float:
         """Clocks that a consumer warpgroup takes to finish its accumulators, of what `config` makes of `problem`."""
-        plan, line = _staging(problem, config), None
+        plan, line = config.staging(problem.signature), None
         if plan is not None:
             line = min((box.line_bytes for box in plan.stores if not box.by_tma), default=max(LINES))
         clocks = self.epilogue_clocks[line] / config.cluster_k
         return EPILOGUE_WAIT * config.accumulators * WARPGROUP * clocks
-
-
-def _staging(problem: Problem, config: WgmmaConfig) -> Staging | None:
-    return staging(problem.signature, config.share_n, config.accumulators, config.slot_bytes)
 
 
 def _cluster_sum(config: WgmmaConfig) -> float:

@@ -15,7 +15,6 @@ import pytest
 from cutegemm import Col, Row, Scalar, Tile, device, epilogue, epilogues, ops
 from cutegemm.compiler import Spec, build, sass
 from cutegemm.kernels.cluster_sum import starts
-from cutegemm.kernels.staging import staging
 from cutegemm.kernels.wgmma_config import CONFIGS, WgmmaConfig
 from cutegemm.planner import FAMILIES, contiguous_problem, refusal
 from cutegemm.problem import Access, Problem
@@ -108,7 +107,7 @@ def test_machine_code(spec: Spec) -> None:
     sent = config.cluster_k + starts(config) - 1 if config.cluster_k > 1 else 0
     assert code.opcodes.get("STAS", 0) == sent * config.accumulators // config.cluster_k // 4
     assert code.opcodes.get("UCGABAR_WAIT", 0) == (config.cluster_size > 1)
-    staged = staging(solved, config.share_n, config.accumulators)
+    staged = config.staging(solved)
     assert code.opcodes["UTMALDG"] >= 2 + len(staged.loads if staged is not None else ())
     if staged is None:
         assert "SHFL" in code.opcodes
