@@ -20,6 +20,7 @@ SWIZZLE_ALIGN = 1024  # it repeats every 8 rows
 MAX_ACCUMULATORS = 192  # of a consumer's 232 registers, a thread
 SUM_BYTES = 4  # fp32
 SMEM_BYTES = 227 * 1024  # that a block can have where there is wgmma
+_SLOTS = 4 * CONSUMERS * SLOTS  # of all warps that multiply
 FLAG_BYTES = 32  # a block's flags, one for each consumer, in a sector of L2
 
 
@@ -144,22 +145,23 @@ class WgmmaConfig:
     def smem_bytes(self) -> int:
         """Shared memory of a block: the pipeline's stages, a cluster's sums, the epilogue's slots, and room to align
         their swizzles."""
-        return self._bytes_with(self.slot_bytes)
+        return self._bytes_beside_slots + _SLOTS * self.slot_bytes
 
     @property
     def slot_bytes(self) -> int:
-        """Shared memory of each of a warp's slots for the epilogue: half of what it would be where the stages leave no
-        room for that."""
-        return SLOT_BYTES if self._bytes_with(SLOT_BYTES) <= SMEM_BYTES else SLOT_BYTES // 2
+        """Shared memory of each of the epilogue's slots: half of what it would be where the stages leave no room for
+        that."""
+        return SLOT_BYTES if self._bytes_beside_slots + _SLOTS * SLOT_BYTES <= SMEM_BYTES else SLOT_BYTES // 2
+
+    @property
+    def _bytes_beside_slots(self) -> int:
+        sums = self.received_bytes + (4 * CONSUMERS * BARRIER_BYTES if self.cluster_k > 1 else 0)
+        barriers = _SLOTS * BARRIER_BYTES // 2
+        return self.stages * (self.stage_bytes + BARRIER_BYTES) + sums + barriers + 2 * SWIZZLE_ALIGN
 
     def staging(self, signature: Signature) -> Staging | None:
         """How a consumer's epilogue stages `signature`, the one of the problem that blocks work on."""
         return staging(signature, self.share_n, self.accumulators, self.slot_bytes)
-
-    def _bytes_with(self, slot_bytes: int) -> int:
-        slots = 4 * CONSUMERS * SLOTS * (slot_bytes + BARRIER_BYTES // 2)
-        sums = self.received_bytes + (4 * CONSUMERS * BARRIER_BYTES if self.cluster_k > 1 else 0)
-        return self.stages * (self.stage_bytes + BARRIER_BYTES) + sums + slots + 2 * SWIZZLE_ALIGN
 
     @property
     def cluster(self) -> str:

@@ -10,9 +10,10 @@ epilogue.
 "fitted" marks constants from timings of 1 to 64 rows on an H200, 2026-11 (bf16, N x K of 4096 x 4096, 4096 x 14336 and
 28672 x 4096, tiles of the two heights that hold the rows with the least waste, inputs that L2 does not hold). Estimates
 were 4.5% off these on average, 23% at most; where clusters do not split K, 3.9% on average. The models' choice there,
-among this family and sm90_wgmma, was within 3.2% of the fastest, 0.3% on average. Of 66 more of up to 16 rows, from
-which `TURNOVER` comes, estimates are 3.8% off on average, and the choice is within 1.1% of the fastest. "estimated"
-marks constants that no measurement has settled.
+among this family and sm90_wgmma, was within 3.2% of the fastest, 0.3% on average; configurations that came later beat
+it by up to 7% (32 x 28672 x 4096, 63.1 and 58.8 us). Of 84 more timings of this family, of up to 16 rows, from which
+`TURNOVER` comes, estimates are 3.8% off on average, and its choice is within 1.1% of the fastest. "estimated" marks
+constants that no measurement has settled.
 """
 
 from __future__ import annotations

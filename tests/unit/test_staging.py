@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cutegemm import Row, Tile, epilogue, epilogues
+from cutegemm import Row, Tile, device, epilogue, epilogues
 from cutegemm.kernels import abi, wgmma_config
 from cutegemm.kernels.staging import BAND, SLOT_BYTES, SLOTS, Box, Staging, staging
 from cutegemm.kernels.wgmma_config import WgmmaConfig
@@ -115,6 +115,10 @@ def test_slots_are_halved_where_stages_leave_no_room(config: WgmmaConfig) -> Non
     whole = config.smem_bytes + 8 * SLOTS * (SLOT_BYTES - config.slot_bytes)
     assert config.slot_bytes == (SLOT_BYTES if whole <= wgmma_config.SMEM_BYTES else SLOT_BYTES // 2)
     assert config.smem_bytes <= wgmma_config.SMEM_BYTES
+
+
+def test_slots_are_halved_for_as_much_as_the_gpus_have() -> None:
+    assert {gpu.smem_per_block for gpu in device.known() if gpu.arch == "sm_90a"} == {wgmma_config.SMEM_BYTES}
 
 
 def test_units_are_narrower_where_registers_are_few() -> None:
